@@ -1,0 +1,1 @@
+"""Recipes and clusters as data: ``recipes/*.yaml``, found by name after an install."""

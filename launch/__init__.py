@@ -1,0 +1,1 @@
+"""The command line and the launcher. The top of the house: imports ``neuron_dist``, is imported by nothing."""

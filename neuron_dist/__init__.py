@@ -1,0 +1,23 @@
+"""A simulated AWS Trainium for PyTorch: device ``neuron`` and c10d backend ``neuron``, as real processes on CPUs.
+
+``import torch`` is enough: torch finds this package through its ``torch.backends`` entry point. Importing it
+registers the device and the backend, starts no thread and opens nothing.
+"""
+
+import importlib
+
+__all__: list[str] = []
+
+
+def _autoload() -> None:
+    """Registers device and backend once; called by ``import torch`` (entry point ``torch.backends``).
+
+    Stands before ``import torch`` below, since a program that imports this package first gets here from
+    inside that import.
+    """
+    importlib.import_module("neuron_dist._C")
+
+
+import torch  # noqa: E402, F401
+
+_autoload()

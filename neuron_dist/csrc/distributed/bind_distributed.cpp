@@ -1,0 +1,7 @@
+#include "bindings.h"
+
+namespace neuron {
+
+void bind_distributed(pybind11::module_& m) {}
+
+} // namespace neuron

@@ -1,0 +1,9 @@
+// The Python module neuron_dist._C. Each part binds itself; importing starts no thread and opens nothing.
+#include <torch/csrc/utils/pybind.h>
+
+#include "bindings.h"
+
+PYBIND11_MODULE(_C, m) {
+  neuron::bind_device(m);
+  neuron::bind_distributed(m);
+}

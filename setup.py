@@ -1,0 +1,36 @@
+"""Builds the native core; everything else about the package stands in pyproject.toml."""
+
+import platform
+from pathlib import Path
+
+from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CppExtension
+
+if platform.system() != "Linux":
+    raise SystemExit("neuron-dist needs Linux: device memory is a memfd and ranks sleep on futexes")
+
+CSRC = Path("neuron_dist/csrc")
+
+setup(
+    ext_modules=[
+        CppExtension(
+            "neuron_dist._C",
+            sorted(str(p) for p in CSRC.rglob("*.cpp")),
+            include_dirs=[str(CSRC.resolve())],
+            extra_compile_args=[
+                "-O3",
+                "-g0",
+                # Rounding is part of the result: a*b+c must not fuse on some machines only.
+                "-ffp-contract=off",
+                "-fvisibility=hidden",
+                "-Wall",
+                "-Wextra",
+                "-Wno-unused-parameter",
+                # torch's own headers, not ours
+                "-Wno-missing-field-initializers",
+                "-Wno-deprecated-declarations",
+            ],
+        )
+    ],
+    cmdclass={"build_ext": BuildExtension.with_options(use_ninja=True)},
+)
