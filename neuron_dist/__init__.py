@@ -16,6 +16,7 @@ def _autoload() -> None:
     inside that import.
     """
     importlib.import_module("neuron_dist._C")
+    importlib.import_module("neuron_dist.device._register").register()
 
 
 import torch  # noqa: E402, F401
