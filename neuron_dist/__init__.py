@@ -15,6 +15,7 @@ def _autoload() -> None:
     Stands before ``import torch`` below, since a program that imports this package first gets here from
     inside that import.
     """
+    importlib.import_module("neuron_dist.device._register").register()
     importlib.import_module("neuron_dist.distributed").register()
 
 

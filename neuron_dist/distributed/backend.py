@@ -13,6 +13,7 @@ from typing import Any
 import torch.distributed as dist
 
 from neuron_dist import _C
+from neuron_dist.device import bind_local_rank
 
 __all__ = ["register"]
 
@@ -47,14 +48,28 @@ def _create(opts: Any, pg_options: Any) -> Any:
         timeout=timeout,
         group_name=opts.group_id or "default",
         global_ranks=list(opts.global_ranks_in_group),
-        device_index=_local_device(opts),
+        device_index=_bind_device(opts),
         fp32_accumulation=_flag("NEURON_DIST_FP32_ACCUMULATION"),
         stack_provider=_main_thread_stack,
     )
 
 
-def _local_device(opts: Any) -> int:
-    return int(os.environ.get("LOCAL_RANK", "0"))
+def _bind_device(opts: Any) -> int:
+    """Gives this process the one device that it has from now on, as TorchNeuron does, and returns its index.
+
+    ``LOCAL_RANK`` and ``LOCAL_WORLD_SIZE`` decide (torchrun sets them). Without them the ranks of the first
+    group stand on one machine, since ranks on several are refused, so its own numbers are the local ones.
+    """
+    global _device
+    if _device is None:
+        local_rank = int(os.environ.get("LOCAL_RANK", opts.group_rank))
+        local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", opts.group_size))
+        bind_local_rank(local_rank, local_world_size)
+        _device = local_rank
+    return _device
+
+
+_device: int | None = None
 
 
 def _flag(name: str) -> bool:
