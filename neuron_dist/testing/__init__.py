@@ -1,7 +1,6 @@
 """Start ranks for a test, fast, and leave nothing behind.
 
 ``run_ranks(4, fn)`` calls ``fn`` in four processes whose process group is ready, and returns the four results.
-Importing this package does not import torch.
 """
 
 from neuron_dist.testing.errors import RankDied, RankError, RanksTimeout

@@ -22,7 +22,11 @@ class RankDied(RankError):
         self.pid = pid
         self.exit_code = exit_code
         """As in :mod:`subprocess`: minus the signal's number where one ended it."""
-        how = f"killed by {_signal_name(-exit_code)}" if exit_code < 0 else f"exited with status {exit_code}"
+        how = (
+            f"killed by {_signal_name(-exit_code)}"
+            if exit_code < 0
+            else f"exited with status {exit_code}"
+        )
         super().__init__(f"rank {rank} (pid {pid}) ended without a result: {how}{output}", rank)
 
 

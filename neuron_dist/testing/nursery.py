@@ -16,6 +16,7 @@ Descriptors are memfds: nothing to clean up, and no pipe that could fill.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import gc
@@ -108,10 +109,10 @@ class _Nursery:
         request: Request = pickle.loads(_read_all(descriptors[0]))
         sys.path[:] = request.sys_path
         os.chdir(request.cwd)
-        try:
+        with contextlib.suppress(
+            Exception
+        ):  # each rank meets it when it unpickles the call, and reports it
             importlib.import_module(request.module)
-        except Exception:
-            pass  # each rank meets the same error when it unpickles the call, and reports it
         pids = []
         for rank in range(world_size):
             result, log = descriptors[1 + 2 * rank], descriptors[2 + 2 * rank]
@@ -130,7 +131,9 @@ class _Nursery:
         rank = self.pidfds.pop(pidfd)
         os.close(pidfd)
         pid = self.pids.pop(rank)
-        _kill_session(pid)  # what the rank itself has left running; before its pid can be used again
+        _kill_session(
+            pid
+        )  # what the rank itself has left running; before its pid can be used again
         _, status = os.waitpid(pid, 0)
         ended = ("ended", rank, os.waitstatus_to_exitcode(status), time.monotonic_ns())
         self.channel.send(pickle.dumps(ended))
@@ -139,10 +142,8 @@ class _Nursery:
 def _kill_session(pid: int) -> None:
     """Kills a rank and its own children. The rank leads a process group as soon as it runs."""
     for kill in (os.killpg, os.kill):
-        try:
+        with contextlib.suppress(ProcessLookupError):
             kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
 
 def _live_as_rank(request: Request, rank: int, result: int, log: int) -> None:
@@ -154,8 +155,8 @@ def _live_as_rank(request: Request, rank: int, result: int, log: int) -> None:
         os._exit(1)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    sys.stdout = io.TextIOWrapper(open(1, "wb", closefd=False), line_buffering=True)
-    sys.stderr = io.TextIOWrapper(open(2, "wb", closefd=False), line_buffering=True)
+    sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), line_buffering=True)
+    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), line_buffering=True)
     faulthandler.enable(file=2)
     faulthandler.register(STACK_SIGNAL, file=2, all_threads=True)
     os.environ.clear()
@@ -212,4 +213,3 @@ def _read_all(descriptor: int) -> bytes:
 def _write_all(descriptor: int, data: bytes) -> None:
     with open(descriptor, "wb", closefd=False) as file:
         file.write(data)
-

@@ -58,7 +58,9 @@ def run_ranks(
     All processes of the ranks have ended when this returns or raises.
     """
     if fn.__module__ == "__main__":
-        raise ValueError(f"{fn.__qualname__} lives in __main__, which ranks cannot import: move it to a module")
+        raise ValueError(
+            f"{fn.__qualname__} lives in __main__, which ranks cannot import: move it to a module"
+        )
     from torch.distributed import TCPStore
 
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -102,7 +104,11 @@ class _Channel:
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", f"from {main.__module__} import main; main({theirs.fileno()})"],
+                [
+                    sys.executable,
+                    "-c",
+                    f"from {main.__module__} import main; main({theirs.fileno()})",
+                ],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C reaches the test process only, which then kills its ranks
@@ -114,11 +120,15 @@ class _Channel:
 
     def receive(self, deadline: float | None = None) -> tuple | None:
         """The next message, or None at the deadline."""
-        if not wait([self.socket], None if deadline is None else max(0.0, deadline - time.monotonic())):
+        if not wait(
+            [self.socket], None if deadline is None else max(0.0, deadline - time.monotonic())
+        ):
             return None
         data = self.socket.recv(1 << 16)
         if not data:
-            raise RuntimeError(f"the process that ranks are forked from has ended with {self.process.wait()}")
+            raise RuntimeError(
+                f"the process that ranks are forked from has ended with {self.process.wait()}"
+            )
         return pickle.loads(data)
 
     def close(self) -> None:
@@ -177,7 +187,7 @@ class _Launch:
             message = self.channel.receive(deadline)
             if message is None:
                 break
-            self._on_end(*message[1:], expect_dead)
+            self._on_end(message, expect_dead)
         hung = sorted(self.running - expect_dead)
         if hung:
             error = RanksTimeout(self._describe_hang(hung, time.monotonic() - start), hung)
@@ -195,14 +205,16 @@ class _Launch:
         while self.running:
             message = self.channel.receive()
             assert message is not None
-            self._on_end(*message[1:], hung)
+            self._on_end(message, hung)
         self._close_files()
 
     def first_failure(self) -> Exception:
         """The error that came first: the others are often its consequences."""
         return min(self.failures.values(), key=lambda failure: failure[0])[1]
 
-    def _on_end(self, rank: int, exit_code: int, time_ns: int, expected: frozenset[int]) -> None:
+    def _on_end(self, message: tuple, expected: frozenset[int]) -> None:
+        """Takes in the end of a rank: its result, its error, or that it died."""
+        _, rank, exit_code, time_ns = message
         self.running.discard(rank)
         record = self._read(2 * rank)
         if not record:
@@ -225,7 +237,9 @@ class _Launch:
         for rank in hung:
             self.channel.send(("signal", rank, STACK_SIGNAL))
         time.sleep(STACK_GRACE_S)
-        lines = [f"{_ranks(hung)} of {len(self.results)} did not finish {self.name} within {after_s:.0f} s"]
+        lines = [
+            f"{_ranks(hung)} of {len(self.results)} did not finish {self.name} within {after_s:.0f} s"
+        ]
         for rank, (_, failure) in sorted(self.failures.items()):
             lines.append(f"rank {rank} had failed before: {str(failure).strip().splitlines()[-1]}")
         for rank in hung:

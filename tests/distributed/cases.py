@@ -7,7 +7,16 @@ import torch
 import torch.distributed as dist
 
 from tests.distributed import reference
-from tests.distributed.inputs import ALL_DTYPES, LAYOUTS, LAZY, REDUCIBLE, SHAPES, place, same_bits, values
+from tests.distributed.inputs import (
+    ALL_DTYPES,
+    LAYOUTS,
+    LAZY,
+    REDUCIBLE,
+    SHAPES,
+    place,
+    same_bits,
+    values,
+)
 
 BIG = (300_007,)
 """Above the size at which an engine changes from one algorithm to another."""
@@ -26,7 +35,12 @@ class Case:
     async_op: bool = False
 
     def __str__(self):
-        parts = [str(self.dtype).removeprefix("torch."), str(self.shape), self.layout, self.reduction]
+        parts = [
+            str(self.dtype).removeprefix("torch."),
+            str(self.shape),
+            self.layout,
+            self.reduction,
+        ]
         parts += [f"root {self.root}" if self.root else "", "async" if self.async_op else ""]
         return f"{self.op}[{', '.join(p for p in parts if p)}]"
 
@@ -35,13 +49,24 @@ def cases_of(op, world_size, *, reduces=False, rooted=False):
     """Every dtype and reduction on one shape, every shape and layout in one dtype, and a few of the rest."""
     base = Case(op, reduction="SUM" if reduces else "")
     if reduces:
-        cases = [replace(base, dtype=d, reduction=r) for d in REDUCIBLE for r in reference.reductions_of(d)]
+        cases = [
+            replace(base, dtype=d, reduction=r)
+            for d in REDUCIBLE
+            for r in reference.reductions_of(d)
+        ]
     else:
         cases = [replace(base, dtype=d) for d in ALL_DTYPES]
     cases += [replace(base, shape=s, layout=x) for s in SHAPES for x in LAYOUTS if x != "conj"]
     cases += [replace(base, shape=(3, 5), dtype=torch.complex64, layout="conj")]
-    cases += [replace(base, shape=BIG, dtype=d, layout=x) for d in (torch.float32, torch.bfloat16) for x in LAYOUTS[:3]]
-    cases += [replace(base, async_op=True), replace(base, shape=(1000,), layout="strided", async_op=True)]
+    cases += [
+        replace(base, shape=BIG, dtype=d, layout=x)
+        for d in (torch.float32, torch.bfloat16)
+        for x in LAYOUTS[:3]
+    ]
+    cases += [
+        replace(base, async_op=True),
+        replace(base, shape=(1000,), layout="strided", async_op=True),
+    ]
     if rooted:
         cases += [replace(base, root=r, shape=s) for r in range(1, world_size) for s in SHAPES]
     return cases
@@ -63,7 +88,12 @@ class Context:
 
     def content(self, rank, part=0, shape=None):
         """What ``rank`` contributes; ``part`` tells apart several tensors of one rank."""
-        return values(self.seed, 100 * part + rank, self.case.shape if shape is None else shape, self.case.dtype)
+        return values(
+            self.seed,
+            100 * part + rank,
+            self.case.shape if shape is None else shape,
+            self.case.dtype,
+        )
 
     def put(self, content):
         """``content`` as a tensor in the case's layout."""
@@ -101,12 +131,16 @@ class Context:
         if allowed:
             wide = torch.complex128 if actual.dtype.is_complex else torch.float64
             close = torch.allclose(actual.to(wide), expected.to(wide), rtol=allowed, atol=allowed)
-            assert close and actual.dtype == expected.dtype, f"got {actual}, expected about {expected}"
+            assert close and actual.dtype == expected.dtype, (
+                f"got {actual}, expected about {expected}"
+            )
         else:
             assert same_bits(actual, expected), f"got {actual}, expected {expected}"
 
     def check_neighbours(self):
-        assert all(p.neighbours_untouched() for p in self._placed), "memory beside the tensor has changed"
+        assert all(p.neighbours_untouched() for p in self._placed), (
+            "memory beside the tensor has changed"
+        )
 
 
 def run_cases(cases, table, device, rank_order):
@@ -126,5 +160,7 @@ def run_cases(cases, table, device, rank_order):
             if case.layout in LAZY and "timed out" not in str(error).lower():
                 continue
             frame = traceback.extract_tb(error.__traceback__)[-1]
-            failures.append(f"{case}: {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})")
+            failures.append(
+                f"{case}: {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
+            )
     return failures

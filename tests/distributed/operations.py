@@ -105,9 +105,9 @@ def _reduce_scatter_single(c, call, stacked):
     output = c.empty()
     c.wait(call(output, mine, c.reduce_op(), async_op=c.case.async_op))
     c.check(output, c.reduced([c.content(r, c.rank) for r in range(c.world_size)]))
-    assert torch.equal(mine.cpu().view(-1).view(torch.uint8), before.cpu().view(-1).view(torch.uint8)), (
-        "the input has changed"
-    )
+    assert torch.equal(
+        mine.cpu().view(-1).view(torch.uint8), before.cpu().view(-1).view(torch.uint8)
+    ), "the input has changed"
 
 
 @operation
@@ -122,7 +122,9 @@ def reduce_scatter_stack(c):
 
 @operation
 def reduce_scatter_single(c):
-    _reduce_scatter_single(c, _single("reduce_scatter_single", "reduce_scatter_tensor"), stacked=False)
+    _reduce_scatter_single(
+        c, _single("reduce_scatter_single", "reduce_scatter_tensor"), stacked=False
+    )
 
 
 @operation

@@ -8,14 +8,15 @@ import os
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from neuron_dist.testing import run_ranks
 
 BACKEND = os.environ.get("NEURON_DIST_TEST_BACKEND", "neuron")
-HAS_BACKEND = BACKEND.upper() in dir(dist.Backend)
 HAS_DEVICE = hasattr(torch, "neuron") and BACKEND == "neuron"
-DEVICES = ["cpu", pytest.param("neuron", marks=pytest.mark.skipif(not HAS_DEVICE, reason="no torch.neuron"))]
+DEVICES = [
+    "cpu",
+    pytest.param("neuron", marks=pytest.mark.skipif(not HAS_DEVICE, reason="no torch.neuron")),
+]
 
 neuron_only = pytest.mark.skipif(BACKEND != "neuron", reason=f"{BACKEND} cannot do this")
 

@@ -83,7 +83,9 @@ def test_collective(family, world_size, device):
     cases = [case for op in options.pop("ops") for case in cases_of(op, world_size, **options)]
     if BACKEND == "gloo":
         cases = [case for case in cases if gloo_can(case, world_size)]
-    results = launch(world_size, run_cases, cases, OPERATIONS, device, BACKEND != "gloo", timeout=100)
+    results = launch(
+        world_size, run_cases, cases, OPERATIONS, device, BACKEND != "gloo", timeout=100
+    )
     assert not any(results), describe(results, len(cases))
 
 
@@ -92,9 +94,15 @@ def test_every_operation_is_in_a_family():
 
 
 def test_dtypes_are_complete():
-    every = {getattr(torch, name) for name in dir(torch) if isinstance(getattr(torch, name), torch.dtype)}
+    every = {
+        getattr(torch, name) for name in dir(torch) if isinstance(getattr(torch, name), torch.dtype)
+    }
     from tests.distributed.inputs import ALL_DTYPES
 
     left_out = {str(d).removeprefix("torch.") for d in every - set(ALL_DTYPES)}
-    assert not {name for name in left_out if name.startswith(("float8", "uint16", "uint32", "uint64", "bfloat"))}
+    assert not {
+        name
+        for name in left_out
+        if name.startswith(("float8", "uint16", "uint32", "uint64", "bfloat"))
+    }
     assert set(FLOAT8) < every and set(UNSIGNED) < every

@@ -88,7 +88,7 @@ def test_tensors_as_results():
 
 
 def test_first_traceback_is_raised_with_rank_and_output():
-    with pytest.raises(RankError, match="rank 1 of 2 failed in .*fail_on") as error:
+    with pytest.raises(RankError, match=r"rank 1 of 2 failed in .*fail_on") as error:
         run_ranks(2, fail_on, 1, backend="gloo")
     assert error.value.rank == 1
     assert "in fail_on\n" in str(error.value) and "lost key" in str(error.value)
@@ -116,7 +116,9 @@ def test_stopped_rank_times_out_and_is_killed():
 
 
 def test_dead_rank_is_an_error():
-    with pytest.raises(RankDied, match=r"rank 1 \(pid \d+\) ended without a result: killed by SIGKILL"):
+    with pytest.raises(
+        RankDied, match=r"rank 1 \(pid \d+\) ended without a result: killed by SIGKILL"
+    ):
         run_ranks(2, signal_self, 1, signal.SIGKILL, backend="gloo")
 
 
@@ -128,7 +130,9 @@ def test_expected_death(number):
 
 
 def test_environment_without_process_group():
-    results = run_ranks(2, environment, backend=None, env={"GREETING": "hi", "OMP_NUM_THREADS": "2"})
+    results = run_ranks(
+        2, environment, backend=None, env={"GREETING": "hi", "OMP_NUM_THREADS": "2"}
+    )
     assert results == [("hi", "0", 2), ("hi", "1", 2)]
 
 
@@ -186,4 +190,6 @@ def test_starts_fast_once_warm():
     run_ranks(4, sum_of_ranks, backend="gloo")
     start = time.monotonic()
     run_ranks(4, sum_of_ranks, backend="gloo")
-    assert time.monotonic() - start < 5, "ranks import torch instead of being forked from one that has"
+    assert time.monotonic() - start < 5, (
+        "ranks import torch instead of being forked from one that has"
+    )
