@@ -60,14 +60,15 @@ def check(
         raise RecipeError(problems)
     assert cluster is not None
     shims.before_import(device)
-    config = _configured(loaded, problems)
-    config, wrong = apply_data(config, loaded.own.data, loaded.source)
+    with _silent():
+        config = _configured(loaded, problems)
+        config, wrong = apply_data(config, loaded.own.data, loaded.source)
+        findings = [*check_layout(config, ranks), *_support(config), *_tokenizer(config)]
     problems += wrong
     defaults = f"default of {loaded.own.config}"
-    for key, value, expected in [*check_layout(config, ranks), *_support(config), *_tokenizer(config)]:
-        problems.append(Problem(loaded.source.where(key, defaults), key, value, expected))
+    problems += [Problem(loaded.source.where(k, defaults), k, value, expected) for k, value, expected in findings]
     if problems:
-        raise RecipeError(list(dict.fromkeys(problems)))
+        raise RecipeError(problems)
     return Plan(loaded, config, cluster, layout_of(config, ranks), device, backend)
 
 
@@ -118,7 +119,7 @@ def _backend(device: str, backend: str, problems: list[Problem]) -> None:
 def _configured(recipe: Recipe, problems: list[Problem]) -> Any:
     """The config function's result with the recipe's fields; raises when there is no such function."""
     config = _adapted(_config_function(recipe)(), recipe)
-    fields = Fields(recipe.source, type(config).__qualname__)
+    fields = Fields(recipe.source, "the recipe", recipes.OWN_KEYS)
     config = fields.apply(config, recipe.titan)
     problems += fields.problems
     return config
@@ -201,8 +202,7 @@ def _tokenizer(config: Any) -> list[tuple[str, object, str]]:
         return [("hf_assets_path", folder, "no such folder; expected one with tokenizer.json")]
     embeddings = getattr(config.model_spec.model, "vocab_size", None)
     try:
-        with _silent():
-            size = config.tokenizer.build(tokenizer_path=folder).get_vocab_size()
+        size = config.tokenizer.build(tokenizer_path=folder).get_vocab_size()
     except Exception as error:  # the tokenizers library raises plain Exception on a bad file
         return [("hf_assets_path", folder, f"cannot be read as a tokenizer: {error}")]
     if embeddings is not None and size > embeddings:

@@ -11,7 +11,7 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -29,10 +29,12 @@ T = TypeVar("T")
 class Fields:
     """Applies values of one :class:`Source`; every misfit goes to ``problems`` and leaves its field as it was."""
 
-    def __init__(self, source: Source, owner: str) -> None:
+    def __init__(self, source: Source, owner: str, others: Iterable[str] = ()) -> None:
         self.source = source
         self.owner = owner
-        """Whose keys these are, for messages."""
+        """What the keys at the top are of, for messages."""
+        self.others = tuple(others)
+        """Right keys at the top that are set elsewhere, for messages."""
         self.problems: list[Problem] = []
 
     def apply(self, config: T, values: Mapping[str, Any], key: str = "") -> T:
@@ -42,12 +44,10 @@ class Fields:
         for name, value in values.items():
             path = f"{key}.{name}" if key else name
             if name not in hints:
-                self._refuse(path, value, one_of(name, hints, f"key in {key or self.owner}"))
+                known = hints if key else [*hints, *self.others]
+                self._refuse(path, value, one_of(name, known, f"key in {key or self.owner}"))
                 continue
-            before = len(self.problems)
-            converted = self._convert(hints[name], getattr(config, name), value, path)
-            if len(self.problems) == before:
-                changes[name] = converted
+            changes[name] = self._convert(hints[name], getattr(config, name), value, path)
         return self._replace(config, changes, key, values)
 
     def _replace(self, config: T, changes: dict[str, Any], key: str, values: object) -> T:
@@ -78,7 +78,7 @@ class Fields:
             return current
         if isinstance(current, dict) and isinstance(value, Mapping):
             value = {**current, **value}
-        return self._check(hint, value, key)
+        return self._check(hint, current, value, key)
 
     def _convert_variant(self, variants: dict[str, Any], current: Any, value: Any, key: str) -> Any:
         """A union of named sections: its name, ``{name: {fields}}``, or fields of the one that stands."""
@@ -113,7 +113,8 @@ class Fields:
         if not isinstance(value, list) or not all(isinstance(v, Mapping) for v in value):
             self._refuse(key, value, f"expected a list of sections, each with {', '.join(_hints(element))}")
             return current
-        return [self._build(element, inner, f"{key}.{i}") for i, inner in enumerate(value)]
+        built = [self._build(element, inner, f"{key}.{i}") for i, inner in enumerate(value)]
+        return current if None in built else built
 
     def _build(self, cls: type, values: Mapping[str, Any], key: str) -> Any:
         """A new ``cls`` from ``values``; a field without default must be there."""
@@ -139,13 +140,13 @@ class Fields:
             self._refuse(key, dict(values), " ".join(str(error).split()))
             return None
 
-    def _check(self, hint: Any, value: Any, key: str) -> Any:
+    def _check(self, hint: Any, current: Any, value: Any, key: str) -> Any:
         try:
             return _adapter(hint).validate_json(json.dumps(value, default=str), strict=True)
         except ValidationError:
             guess = nearest(value, [str(c) for c in _choices(hint)]) if isinstance(value, str) else ""
             self._refuse(key, value, f"expected {_describe(hint)}{guess}")
-            return value
+            return current
 
     def _refuse(self, key: str, value: object, expected: str) -> None:
         self.problems.append(Problem(self.source.where(key), key, value, expected))

@@ -121,7 +121,7 @@ def _product(config: Any, ranks: int) -> Iterator[Finding]:
     degrees = _degrees(config)
     fixed = math.prod(v for v in degrees.values() if v != -1)
     shown = " x ".join(f"{name} {value}" for name, value in degrees.items() if value > 1) or "all degrees 1"
-    largest = max((n for n in _DEGREES if degrees[_DEGREES[n]] != -1), key=lambda n: degrees[_DEGREES[n]])
+    largest = max((n for n in reversed(_DEGREES) if degrees[_DEGREES[n]] != -1), key=lambda n: degrees[_DEGREES[n]])
     value = degrees[_DEGREES[largest]]
     rest = fixed // value
     fits = f"; with the others as they are it would be {ranks // rest}" if ranks % rest == 0 else ""

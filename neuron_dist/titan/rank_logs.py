@@ -7,17 +7,30 @@ from __future__ import annotations
 
 import logging
 import re
-import warnings
 from pathlib import Path
 
 __all__ = ["log_to"]
 
 _STEP = re.compile(r"^(\x1b\[\d+m)?(step: +\d|validate step: +\d)")
-_NOISE = re.compile("|".join((
-    r"Pipeline Parallel loss is not visible",
-    # Said of a map-style dataset on each epoch; normal for a corpus smaller than the run.
-    r"is being re-looped",
-)))  # fmt: skip
+_NOISE = re.compile(
+    "|".join(
+        (
+            # Rank 0 does not know the loss of a pipeline, but the rank that does is shown.
+            "Pipeline Parallel loss is not visible",
+            # Normal for a corpus smaller than the run.
+            "is being re-looped",
+            # Said of TorchTitan's own defaults.
+            "initial_load_model_only=True has no effect",
+            "model.safetensors.index.json not found",
+            "'set_vital' is deprecated",
+            # DTensor's generator on a CPU: shards start from the same numbers; docs/recipes.md tells.
+            "DTensor (random operators|manual_seed\\(\\)) may not have complete support on cpu",
+            # A hint about latency.
+            "sequential all_reduce operations will be performed",
+        )
+    )
+)
+"""Warnings that tell a user nothing to act on; the log files have them."""
 
 
 class _Terminal(logging.Filter):
@@ -44,15 +57,18 @@ def log_to(folder: Path, rank: int, metrics_rank: int) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     root = logging.getLogger()
-    for handler in root.handlers:
+    # torch's own loggers have handlers of their own, and do not pass records on.
+    loggers = [root, *(v for k, v in root.manager.loggerDict.items() if k.partition(".")[0] == "torch")]
+    owners = [owner for owner in loggers if isinstance(owner, logging.Logger) and owner.handlers]
+    for handler in [h for owner in owners for h in owner.handlers]:
         handler.addFilter(_Terminal(rank, metrics_rank))
     path = folder / f"rank_{rank}.log"
     to_file = logging.FileHandler(path, mode="w", encoding="utf-8")
     to_file.setLevel(logging.INFO)
     to_file.setFormatter(_Plain("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    root.addHandler(to_file)
+    for owner in owners:
+        owner.addHandler(to_file)
     logging.captureWarnings(True)
-    warnings.filterwarnings("default", category=UserWarning, append=True)
     return path
 
 

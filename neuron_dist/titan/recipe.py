@@ -45,7 +45,7 @@ class DataSection:
     text_key: str = "text"
     """The column of a dataset that holds the text."""
     tokenizer: str | None = None
-    """A folder with ``tokenizer.json``; the project's own (vocabulary of 2,048) unless set."""
+    """A folder with ``tokenizer.json``; the project's own (288 tokens) unless set."""
 
 
 @dataclass(kw_only=True)
@@ -59,6 +59,9 @@ class Own:
     cluster: ClusterSection = field(default_factory=ClusterSection)
     launch: LaunchSection = field(default_factory=LaunchSection)
     data: DataSection = field(default_factory=DataSection)
+
+
+OWN_KEYS = tuple(Own.__dataclass_fields__)
 
 
 @dataclass
@@ -103,9 +106,8 @@ def load(recipe: str, settings: Sequence[str] = ()) -> Recipe:
     for setting in settings:
         key, value = yaml_source.parse_setting(setting)
         yaml_source.merge(source, key, value, "--set")
-    known = set(Own.__dataclass_fields__)
-    ours = {k: v for k, v in source.values.items() if k in known}
-    fields = Fields(source, "this project")
+    ours = {k: v for k, v in source.values.items() if k in OWN_KEYS}
+    fields = Fields(source, "the recipe")
     own = fields.apply(Own(), ours)
     problems = fields.problems
     for key in ("module", "config"):
@@ -116,7 +118,7 @@ def load(recipe: str, settings: Sequence[str] = ()) -> Recipe:
         problems.append(Problem(source.where("data.path"), "data.path", data.path, "stands beside data.corpus; give one"))
     if problems:
         raise RecipeError(problems)
-    return Recipe(path.stem, source, own, {k: v for k, v in source.values.items() if k not in known})
+    return Recipe(path.stem, source, own, {k: v for k, v in source.values.items() if k not in OWN_KEYS})
 
 
 _NEEDED = {
