@@ -1,0 +1,220 @@
+"""Checks a recipe and resolves it to a ``Trainer.Config``, without a process group, a device or a torchrun."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import importlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from collectives.topology import Cluster, ClusterError, load_cluster
+
+from neuron_dist.titan import recipe as recipes
+from neuron_dist.titan import shims
+from neuron_dist.titan.data import apply_data
+from neuron_dist.titan.fields import Fields
+from neuron_dist.titan.layout import Layout, check_layout, layout_of
+from neuron_dist.titan.problems import Problem, RecipeError, one_of
+from neuron_dist.titan.recipe import Recipe
+
+__all__ = ["Plan", "check"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A recipe that was found right, ready to be built."""
+
+    recipe: Recipe
+    config: Any
+    """TorchTitan's ``Trainer.Config``."""
+    cluster: Cluster
+    layout: Layout
+    device: str
+    backend: str
+
+
+def check(
+    recipe: str,
+    settings: Sequence[str] = (),
+    *,
+    ranks: int | None = None,
+    device: str = "neuron",
+    backend: str = "neuron",
+) -> Plan:
+    """The plan of ``recipe`` with ``settings``, or :class:`RecipeError` with everything that is wrong with it.
+
+    ``ranks`` is how many there really are; without it the recipe's own ``launch.ranks`` counts. The first call in
+    a process settles the device type for TorchTitan.
+    """
+    loaded = recipes.load(recipe, settings)
+    problems: list[Problem] = []
+    cluster = _cluster(loaded, problems)
+    ranks = _ranks(loaded, ranks, cluster, problems)
+    _backend(device, backend, problems)
+    if problems:
+        raise RecipeError(problems)
+    assert cluster is not None
+    shims.before_import(device)
+    with _silent():
+        config = _configured(loaded, problems)
+        config, wrong = apply_data(config, loaded.own.data, loaded.source)
+        findings = [*check_layout(config, ranks), *_support(config), *_tokenizer(config)]
+    problems += wrong
+    defaults = f"default of {loaded.own.config}"
+    problems += [Problem(loaded.source.where(k, defaults), k, value, expected) for k, value, expected in findings]
+    if problems:
+        raise RecipeError(problems)
+    return Plan(loaded, config, cluster, layout_of(config, ranks), device, backend)
+
+
+def _cluster(recipe: Recipe, problems: list[Problem]) -> Cluster | None:
+    section = recipe.own.cluster
+    try:
+        return load_cluster(section.product, section.instances, section.lnc)
+    except ClusterError as error:
+        text = str(error)
+        key = next((k for k in ("instances", "lnc") if f": {k} is" in text), "product")
+        path = f"cluster.{key}"
+        problems.append(Problem(recipe.source.where(path), path, getattr(section, key), text))
+        return None
+
+
+def _ranks(recipe: Recipe, actual: int | None, cluster: Cluster | None, problems: list[Problem]) -> int:
+    asked = recipe.own.launch.ranks
+    where = recipe.source.where("launch.ranks")
+    if asked is not None and asked < 1:
+        problems.append(Problem(where, "launch.ranks", asked, "expected 1 or more"))
+    elif asked is not None and actual is not None and asked != actual:
+        problems.append(
+            Problem(
+                where,
+                "launch.ranks",
+                asked,
+                f"but {actual} were started; start torchrun with --nproc-per-node {asked}, or add --set launch.ranks={actual}",
+            )
+        )
+    ranks = actual or asked or 1
+    if cluster is not None and ranks > cluster.cores:
+        key = "launch.ranks" if asked is not None else "cluster.instances"
+        needed = -(-ranks // cluster.cores_per_instance)
+        value = ranks if asked is not None else cluster.instances
+        expected = f"{ranks} ranks, but {cluster} has {cluster.cores} cores; cluster.instances: {needed} would do"
+        problems.append(Problem(recipe.source.where(key), key, value, expected))
+    return ranks
+
+
+def _backend(device: str, backend: str, problems: list[Problem]) -> None:
+    for option, value, known in (("--device", device, ("neuron", "cpu")), ("--backend", backend, ("neuron", "gloo"))):
+        if value not in known:
+            problems.append(Problem(option, "", value, f"{value}: {one_of(value, known, option.strip('-'))}"))
+    if (device, backend) == ("neuron", "gloo"):
+        problems.append(Problem("--backend", "", backend, "gloo moves CPU tensors only; expected --device cpu with it"))
+
+
+def _configured(recipe: Recipe, problems: list[Problem]) -> Any:
+    """The config function's result with the recipe's fields; raises when there is no such function."""
+    config = _adapted(_config_function(recipe)(), recipe)
+    fields = Fields(recipe.source, "the recipe", recipes.OWN_KEYS)
+    config = fields.apply(config, recipe.titan)
+    problems += fields.problems
+    return config
+
+
+def _config_function(recipe: Recipe) -> Any:
+    from torchtitan.experiments import _supported_experiments
+    from torchtitan.models import _supported_models
+
+    module, function = recipe.own.module, recipe.own.config
+    where = recipe.source.where
+    names = [f"torchtitan.models.{module}.config_registry"] if module in _supported_models else []
+    if module in _supported_experiments:
+        names.append(f"torchtitan.experiments.{module}.config_registry")
+    for name in names or [f"{module}.config_registry", module]:
+        try:
+            found = importlib.import_module(name)
+            break
+        except ModuleNotFoundError as error:
+            if not name.startswith(str(error.name)):
+                expected = f"cannot be imported here: {error}"
+                raise RecipeError([Problem(where("module"), "module", module, expected)]) from None
+    else:
+        expected = f"{one_of(module, _supported_models, 'module')}, or the path of an importable one"
+        raise RecipeError([Problem(where("module"), "module", module, expected)])
+    if not callable(getattr(found, function, None)):
+        known = [n for n, v in vars(found).items() if getattr(v, "__module__", "") == found.__name__ and n[0].islower()]
+        expected = one_of(function, known, f"config function of {module}")
+        raise RecipeError([Problem(where("config"), "config", function, expected)])
+    return getattr(found, function)
+
+
+def _adapted(config: Any, recipe: Recipe) -> Any:
+    """The config with what this machine needs, all of which a recipe may set otherwise."""
+    from neuron_dist.titan.attention import OVERRIDE
+
+    config = copy.deepcopy(config)
+    imports = [*config.override.imports]
+    if OVERRIDE not in imports and _has_flex(config):
+        imports.append(OVERRIDE)
+    return dataclasses.replace(
+        config,
+        dump_folder=str(Path("outputs") / recipe.name),
+        training=dataclasses.replace(config.training, disable_cuda_graphs=True),
+        parallelism=dataclasses.replace(config.parallelism, spmd_backend=shims.spmd_backend()),
+        override=dataclasses.replace(config.override, imports=imports),
+    )
+
+
+def _has_flex(config: Any) -> bool:
+    from torchtitan.models.common.attention import FlexAttention
+
+    return config.model_spec is not None and any(True for _ in config.model_spec.traverse(FlexAttention.Config))
+
+
+def _support(config: Any) -> list[tuple[str, object, str]]:
+    """What TorchTitan accepts but cannot run here."""
+    from torchtitan.models.common.attention import VarlenAttention
+
+    findings: list[tuple[str, object, str]] = []
+    backend = config.parallelism.spmd_backend
+    if backend == "spmd_types" and not shims.torch_knows_spmd_types():
+        expected = f"needs torch 2.14 or newer; expected {shims.spmd_backend()}"
+        findings.append(("parallelism.spmd_backend", backend, expected))
+    spec = config.model_spec
+    if spec is not None and any(True for _ in spec.traverse(VarlenAttention.Config)):
+        expected = "has variable-length attention, which runs on CUDA only; choose a config with flex attention"
+        findings.append(("config", f"{spec.name} {spec.flavor}", expected))
+    return findings
+
+
+def _tokenizer(config: Any) -> list[tuple[str, object, str]]:
+    """Whether the tokenizer is there and its tokens are fewer than the model's embeddings."""
+    from torchtitan.components.tokenizer import HuggingFaceTokenizer
+
+    if not isinstance(config.tokenizer, HuggingFaceTokenizer.Config):
+        return []
+    folder = config.hf_assets_path
+    if not Path(folder).is_dir():
+        return [("hf_assets_path", folder, "no such folder; expected one with tokenizer.json")]
+    embeddings = getattr(config.model_spec.model, "vocab_size", None)
+    try:
+        size = config.tokenizer.build(tokenizer_path=folder).get_vocab_size()
+    except Exception as error:  # the tokenizers library raises plain Exception on a bad file
+        return [("hf_assets_path", folder, f"cannot be read as a tokenizer: {error}")]
+    if embeddings is not None and size > embeddings:
+        return [("hf_assets_path", folder, f"has {size} tokens, expected at most {embeddings}, the model's vocabulary")]
+    return []
+
+
+@contextlib.contextmanager
+def _silent() -> Any:
+    """No log lines from TorchTitan while it is only asked."""
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)

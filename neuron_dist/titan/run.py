@@ -1,0 +1,154 @@
+"""``python -m neuron_dist.train``: one rank of a run, as torchrun starts it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from neuron_dist.titan.check import Plan, check
+from neuron_dist.titan.problems import Problem, RecipeError
+
+__all__ = ["main", "parse_args", "train"]
+
+EXIT_RECIPE = 2
+"""Exit status of every rank when the recipe cannot run."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Checks the recipe on every rank, then trains; returns the exit status."""
+    _offline()
+    _threads()
+    try:
+        options = parse_args(sys.argv[1:] if argv is None else argv)
+        _need_device(options.device)
+        ranks = int(os.environ.get("WORLD_SIZE", "1"))
+        plan = check(
+            options.recipe, options.set, ranks=ranks, device=options.device, backend=options.backend
+        )
+    except RecipeError as error:
+        _refuse(str(error))
+    train(plan)
+    return 0
+
+
+def parse_args(argv: Sequence[str]) -> argparse.Namespace:
+    """The command line; what is wrong with it is a :class:`RecipeError` like the rest."""
+    parser = _Parser(
+        prog="torchrun --nproc-per-node N -m neuron_dist.train",
+        description="Trains a TorchTitan recipe on the simulated neuron device.",
+        allow_abbrev=False,
+        add_help=_rank() == 0,
+    )
+    parser.add_argument("--recipe", required=True, help="a YAML file, or the name of a recipe that ships with the package")
+    parser.add_argument("--backend", default="neuron", help="c10d backend: neuron (default) or gloo")
+    parser.add_argument("--device", default="neuron", help="device: neuron (default) or cpu")
+    parser.add_argument(
+        "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="sets a key of the recipe, such as training.steps=5"
+    )
+    return parser.parse_args(argv)
+
+
+def train(plan: Plan) -> None:
+    """Builds TorchTitan's Trainer of ``plan``, trains, and prints the summary on rank 0."""
+    from torchtitan.observability import structured_logger as sl
+    from torchtitan.tools.logging import init_logger
+
+    from neuron_dist.titan import shims
+    from neuron_dist.titan.rank_logs import log_to
+    from neuron_dist.titan.summary import Recorder, summary
+
+    config, layout = plan.config, plan.layout
+    for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "0")):
+        os.environ.setdefault(name, value)
+    shims.after_import(plan.device, plan.backend, plan.cluster)
+    init_logger()
+    logs = Path(config.dump_folder) / "logs"
+    log_to(logs, _rank(), layout.metrics_rank)
+    sl.init_structured_logger(source="training", output_dir=config.dump_folder, enable=config.debug.enable_structured_logging)
+    recorder = Recorder()
+    trainer: Any = None
+    try:
+        trainer = config.build()
+        recorder.attach(trainer.metrics_processor)
+        if getattr(config.checkpoint, "create_seed_checkpoint", False):
+            trainer.checkpointer.save(curr_step=0, last_step=True)
+        else:
+            trainer.train()
+        recorder.saw_memory(_peak_bytes(plan.device))
+        recorders = _gather(recorder, layout.ranks)
+    except Exception:
+        if trainer is not None:
+            with contextlib.suppress(Exception):
+                trainer.close()
+        raise
+    trainer.close()
+    torch.distributed.destroy_process_group()
+    if _rank() == 0:
+        memory = "resident" if plan.device == "cpu" else f"of {plan.device} memory"
+        where = f"device {plan.device}, backend {plan.backend}, {plan.cluster}"
+        text = summary(plan.recipe.name, str(layout), where, recorders, layout.metrics_rank, memory, logs)
+        print(text, flush=True)
+
+
+def _gather(recorder: Any, ranks: int) -> list[Any]:
+    gathered: list[Any] = [None] * ranks
+    torch.distributed.all_gather_object(gathered, recorder)
+    return gathered
+
+
+def _peak_bytes(device: str) -> int:
+    from torchtitan.tools import utils
+
+    return int(utils.device_module.memory_stats().get("reserved_bytes.all.peak", 0))
+
+
+def _need_device(device: str) -> None:
+    if device != "cpu" and not (hasattr(torch, device) and getattr(torch, device).is_available()):
+        raise RecipeError([Problem("--device", "", device, f"torch has no device {device!r} here; --device cpu always works")])
+
+
+def _offline() -> None:
+    """Keeps the Hugging Face libraries off the network, unless the user says otherwise."""
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+        os.environ.setdefault(name, "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def _threads() -> None:
+    """As many threads a rank as there are cores for it, where OMP_NUM_THREADS does not say."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        threads = max(1, len(os.sched_getaffinity(0)) // here)
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        torch.set_num_threads(threads)
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise RecipeError([Problem("command line", "", None, f"{message}\n    {self.format_usage().strip()}")])
+
+
+def _refuse(text: str) -> NoReturn:
+    """Ends every rank with the same status, the message coming once, from rank 0.
+
+    torchrun ends all ranks as soon as one has ended, so the others wait for it, or rank 0 might not get to speak.
+    """
+    if _rank() == 0:
+        print(f"neuron_dist.train: {text}", file=sys.stderr, flush=True)
+        os._exit(EXIT_RECIPE)
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_RECIPE))
+    time.sleep(30)
+    os._exit(EXIT_RECIPE)
