@@ -361,7 +361,7 @@ void ProcessGroupNeuron::all_gather_one(
       out[rank_].bytes == data.nbytes(), "neuron: all_gather on rank ", rank_, " has an input of ",
       data.numel(), " elements, but a place for ", out[rank_].bytes / data.element_size(),
       " in its output");
-  call.info.numel = numel;
+  call.info.numel = equal ? data.numel() : numel; // what ranks that agree have in common
   call.sizes_hash = hash_sizes(out);
   submit(call, whole(data), out, expected, equal ? data.nbytes() : 0);
 }
