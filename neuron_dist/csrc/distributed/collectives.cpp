@@ -553,6 +553,10 @@ WorkPtr ProcessGroupNeuron::barrier(const c10d::BarrierOptions& opts) {
 void ProcessGroupNeuron::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
   const uint64_t seq = group_->sequence();
   const auto timeout = timeout_or_default(opts.timeout);
+  // As Gloo says it; a rank that has no time to wait does not enter, so nobody waits for it in vain.
+  TORCH_CHECK_WITH(
+      DistBackendError, timeout.count() > 0, "Rank ", rank_, " timed out in monitoredBarrier after ",
+      timeout.count(), " ms");
   c10d::BarrierOptions barrier_opts = opts;
   barrier_opts.asyncOp = false;
   auto work = barrier(barrier_opts);
