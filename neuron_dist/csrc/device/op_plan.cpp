@@ -84,7 +84,6 @@ OpPlan::OpPlan(const c10::OperatorHandle& op) {
   }
   draws = generator < 0 && op.hasTag(at::Tag::nondeterministic_seeded);
   takes_cpu = contains(kTakesCpu, name);
-  has_kernel = op.hasKernelForDispatchKey(c10::DispatchKey::CPU) || runs_whole(op.operator_name());
 }
 
 bool runs_whole(const c10::OperatorName& name) {
