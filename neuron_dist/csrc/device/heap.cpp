@@ -140,6 +140,7 @@ Heap::Heap(int device) : device_(device), arena_(Arena::get(device)) {
   small_.stat_type = static_cast<size_t>(StatType::SMALL_POOL);
   large_.stat_type = static_cast<size_t>(StatType::LARGE_POOL);
   addresses_.emplace(0, kHeapBytes);
+  note_device_used(static_cast<c10::DeviceIndex>(device));
 }
 
 Heap* Heap::find(int device) {

@@ -23,8 +23,6 @@ bool contains(const std::array<std::string_view, N>& names, std::string_view nam
 // Copies between devices, and index tensors that CUDA takes from the CPU too.
 constexpr std::array kTakesCpu{
     "aten::copy_"sv,
-    "aten::_copy_from"sv,
-    "aten::_copy_from_and_resize"sv,
     "aten::index"sv,
     "aten::index_put"sv,
     "aten::index_put_"sv,

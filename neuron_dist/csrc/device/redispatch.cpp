@@ -42,6 +42,7 @@ class Call {
  public:
   Call(const c10::OperatorHandle& op, const OpPlan& plan, DispatchKeySet keys, Stack& stack)
       : op_(op), plan_(plan), stack_(stack), first_(stack.size() - plan.arguments) {
+    run_backward_in_this_thread();
     if (C10_UNLIKELY(keys.has(DispatchKey::SparsePrivateUse1))) {
       cpu_keys_ = DispatchKeySet{DispatchKey::CPU, DispatchKey::SparseCPU};
     }

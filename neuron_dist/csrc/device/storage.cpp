@@ -121,6 +121,7 @@ c10::intrusive_ptr<StorageImpl> make_storage(
 
 c10::intrusive_ptr<TensorImpl> make_tensor_impl(
     c10::Device device, size_t bytes, caffe2::TypeMeta dtype) {
+  run_backward_in_this_thread();
   auto storage = c10::make_intrusive<NeuronStorage>(
       StorageImpl::use_byte_size_t(), static_cast<int64_t>(bytes),
       allocate_on(device.index(), bytes, device), device_allocator(), /*resizable=*/true);
