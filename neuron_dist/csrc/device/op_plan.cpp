@@ -40,6 +40,7 @@ constexpr std::array kRunsWhole{
     "aten::_chunk_cat"sv,
     "aten::split_with_sizes_copy"sv,
     "aten::embedding"sv,
+    "aten::mode"sv,
 };
 
 } // namespace

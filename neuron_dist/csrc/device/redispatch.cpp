@@ -301,6 +301,10 @@ struct Redispatch final : c10::OperatorKernel {
 // Operators that were not there when we registered: kernels of other libraries, found when called.
 struct Fallback final : c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !keys.has(DispatchKey::SparseCsrPrivateUse1), "neuron: ", op.operator_name(),
+        ": device neuron has no sparse compressed tensors: keep them on the CPU, or use a strided or "
+        "sparse COO tensor");
     const bool sparse = keys.has(DispatchKey::SparsePrivateUse1);
     if (!op.hasComputedKernelForDispatchKey(sparse ? DispatchKey::SparseCPU : DispatchKey::CPU)) {
       throw_no_kernel(op, sparse);
@@ -337,7 +341,9 @@ void register_redispatch() {
       }
     }
   }
-  for (const auto key : {DispatchKey::PrivateUse1, DispatchKey::SparsePrivateUse1}) {
+  for (const auto key :
+       {DispatchKey::PrivateUse1, DispatchKey::SparsePrivateUse1,
+        DispatchKey::SparseCsrPrivateUse1}) {
     handles->push_back(dispatcher.registerFallback(
         key, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Fallback>()), "neuron"));
   }
