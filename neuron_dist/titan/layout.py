@@ -19,6 +19,8 @@ Finding = tuple[str, object, str]
 """Key path, its value, and what was expected."""
 
 _P = "parallelism."
+_MASK_BLOCK = 128
+"""Block size of the masks that torch's context parallelism makes."""
 _DEGREES = {
     "data_parallel_replicate_degree": "replicate",
     "data_parallel_shard_degree": "shard",
@@ -155,25 +157,28 @@ def _heads(config: Any, layout: Layout) -> Iterator[Finding]:
 
 def _sequence(config: Any, layout: Layout) -> Iterator[Finding]:
     seq_len = config.training.seq_len
-    tensor = layout.tensor if config.parallelism.enable_sequence_parallel else 1
-    context = 2 * layout.context if layout.context > 1 else 1
-    if seq_len % (tensor * context):
-        near = max(1, round(seq_len / (tensor * context))) * tensor * context
-        why = " x ".join(
-            text
-            for text, used in (
-                (f"tensor_parallel_degree {tensor}", tensor > 1),
-                (f"2 x context_parallel_degree {layout.context}", context > 1),
-            )
-            if used
-        )
-        yield "training.seq_len", seq_len, f"expected a multiple of {tensor * context} ({why}), such as {near}"
+    factors = {"tensor_parallel_degree": layout.tensor if config.parallelism.enable_sequence_parallel else 1}
+    if layout.context > 1:
+        # torch shards a block mask in whole blocks; without one, TorchTitan pairs head with tail.
+        block = _MASK_BLOCK if _has_flex(config) else 2
+        factors |= {f"{block} x context_parallel_degree": block * layout.context}
+    multiple = math.lcm(*factors.values()) if _has_flex(config) else math.prod(factors.values())
+    if seq_len % multiple:
+        near = max(1, round(seq_len / multiple)) * multiple
+        why = ", ".join(name for name, factor in factors.items() if factor > 1)
+        yield "training.seq_len", seq_len, f"expected a multiple of {multiple} ({why}), such as {near}"
     try:
         longest = config.model_spec.model.max_seq_len
     except (AttributeError, ValueError):
         return
     if seq_len > longest:
         yield "training.seq_len", seq_len, f"expected at most {longest}, the model's longest sequence"
+
+
+def _has_flex(config: Any) -> bool:
+    from torchtitan.models.common.attention import FlexAttention
+
+    return any(True for _ in config.model_spec.traverse(FlexAttention.Config))
 
 
 def _experts(config: Any, layout: Layout) -> Iterator[Finding]:

@@ -224,10 +224,12 @@ def build_block_masks_eagerly() -> None:
 
     Unnecessary once TorchTitan compiles ``create_block_mask`` on CUDA only, or torch's compiler is quick there.
     """
+    from torch.distributed.tensor.experimental._context_parallel import _attention as context_parallel
     from torch.nn.attention.flex_attention import create_block_mask
     from torchtitan.models.common import attention
 
     attention._compiled_create_block_mask = create_block_mask
+    context_parallel._compiled_create_block_mask = create_block_mask
 
 
 def reduce_by_sum() -> None:

@@ -20,9 +20,9 @@ LAYOUTS: dict[str, tuple[int, list[str]]] = {
     "tp2": (2, [f"{TP}=2"]),
     "pp2": (2, [f"{PP}=2", "parallelism.pipeline_parallel_schedule=1F1B"]),
     "cp2": (2, [f"{CP}=2"]),
-    "fsdp2": (2, [f"{DP}=2", "training.local_batch_size=2"]),
-    "ddp2": (2, [f"{REP}=2", f"{DP}=1", "training.local_batch_size=2"]),
-    "fsdp2-tp2": (4, [f"{DP}=2", f"{TP}=2", "training.local_batch_size=2"]),
+    "fsdp2": (2, [f"{DP}=2", "training.local_batch_size=1"]),
+    "ddp2": (2, [f"{REP}=2", f"{DP}=1", "training.local_batch_size=1"]),
+    "fsdp2-tp2": (4, [f"{DP}=2", f"{TP}=2", "training.local_batch_size=1"]),
 }
 GLOO = ("gloo", "cpu")
 NEURON = ("neuron", "neuron")
