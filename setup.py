@@ -1,7 +1,11 @@
 """Builds the native core; everything else about the package stands in pyproject.toml."""
 
+import os
 import platform
 from pathlib import Path
+
+# Building must not load what an earlier build left in this folder.
+os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CppExtension

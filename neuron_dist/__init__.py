@@ -15,7 +15,8 @@ def _autoload() -> None:
     Stands before ``import torch`` below, since a program that imports this package first gets here from
     inside that import.
     """
-    importlib.import_module("neuron_dist._C")
+    importlib.import_module("neuron_dist.device._register").register()
+    importlib.import_module("neuron_dist.distributed").register()
 
 
 import torch  # noqa: E402, F401

@@ -1,0 +1,7 @@
+#pragma once
+
+namespace neuron {
+
+void install_guard_and_hooks();
+
+} // namespace neuron

@@ -1,0 +1,474 @@
+#include "device/heap.h"
+
+#include <algorithm>
+#include <memory>
+
+#include <c10/util/Exception.h>
+#include <c10/util/llvmMathExtras.h>
+
+#include "arena.h"
+#include "device/runtime.h"
+
+namespace neuron {
+
+struct Segment {
+  char* ptr = nullptr;
+  size_t size = 0;
+  bool small = false;
+  size_t used_blocks = 0;
+  Block* first = nullptr;
+  Segment* prev = nullptr;
+  Segment* next = nullptr;
+};
+
+namespace {
+
+using c10::CachingAllocator::format_size;
+using c10::CachingAllocator::Stat;
+using c10::CachingAllocator::StatType;
+
+constexpr size_t kMinBlock = 256;
+constexpr size_t kPage = 4096;
+constexpr size_t kSmallLimit = size_t{1} << 20; // requests below it go to the small pool
+constexpr size_t kExactLimit = size_t{16} << 20; // requests from here up are not rounded to a class
+constexpr size_t kSmallSegment = size_t{2} << 20;
+constexpr size_t kLargeSegment = size_t{32} << 20;
+// A rest smaller than this stays with its block: splitting it off would only leave crumbs.
+constexpr size_t kLargeRest = size_t{1} << 20;
+
+std::array<std::atomic<Heap*>, kMaxDevices> heaps{};
+std::mutex create_mutex;
+std::atomic<size_t> capacity_override{0};
+
+constexpr size_t round_up(size_t value, size_t to) {
+  return (value + to - 1) / to * to;
+}
+
+template <typename Array>
+void increase(Array& stat, size_t type, size_t amount) {
+  stat[0].increase(amount);
+  stat[type].increase(amount);
+}
+
+template <typename Array>
+void decrease(Array& stat, size_t type, size_t amount) {
+  stat[0].decrease(amount);
+  stat[type].decrease(amount);
+}
+
+template <typename F>
+void each_stat(c10::CachingDeviceAllocator::DeviceStats& s, F f) {
+  for (auto* array : {&s.allocation, &s.segment, &s.active, &s.inactive_split, &s.allocated_bytes,
+                      &s.reserved_bytes, &s.active_bytes, &s.inactive_split_bytes,
+                      &s.requested_bytes}) {
+    for (Stat& stat : *array) {
+      f(stat);
+    }
+  }
+}
+
+// A free block counts as "inactive split" while its segment cannot be released.
+bool is_split(const Block* block) {
+  return block->prev != nullptr || block->next != nullptr;
+}
+
+} // namespace
+
+// Eight bins a power of two: the bin of a size class begins at that class exactly.
+size_t Bins::bin_of(size_t size) {
+  const auto log2 = static_cast<size_t>(63 - __builtin_clzll(size));
+  return log2 * 8 + ((size >> (log2 - 3)) & 7);
+}
+
+void Bins::push(Block* block) {
+  const size_t bin = bin_of(block->size);
+  block->bin_prev = nullptr;
+  block->bin_next = heads_[bin];
+  if (heads_[bin] != nullptr) {
+    heads_[bin]->bin_prev = block;
+  }
+  heads_[bin] = block;
+  bitmap_[bin / 64] |= uint64_t{1} << (bin % 64);
+}
+
+void Bins::remove(Block* block) {
+  const size_t bin = bin_of(block->size);
+  if (block->bin_prev != nullptr) {
+    block->bin_prev->bin_next = block->bin_next;
+  } else {
+    heads_[bin] = block->bin_next;
+    if (heads_[bin] == nullptr) {
+      bitmap_[bin / 64] &= ~(uint64_t{1} << (bin % 64));
+    }
+  }
+  if (block->bin_next != nullptr) {
+    block->bin_next->bin_prev = block->bin_prev;
+  }
+  block->bin_prev = block->bin_next = nullptr;
+}
+
+Block* Bins::find(size_t size) const {
+  size_t bin = bin_of(size);
+  uint64_t word = bitmap_[bin / 64] & (~uint64_t{0} << (bin % 64));
+  size_t at = bin / 64;
+  while (true) {
+    while (word != 0) {
+      const size_t found = at * 64 + static_cast<size_t>(__builtin_ctzll(word));
+      Block* best = nullptr;
+      for (Block* b = heads_[found]; b != nullptr; b = b->bin_next) {
+        if (b->size == size) {
+          return b;
+        }
+        if (b->size > size && (best == nullptr || b->size < best->size)) {
+          best = b;
+        }
+      }
+      if (best != nullptr) {
+        return best;
+      }
+      word &= word - 1;
+    }
+    if (++at == bitmap_.size()) {
+      return nullptr;
+    }
+    word = bitmap_[at];
+  }
+}
+
+Heap::Heap(int device) : device_(device), arena_(Arena::get(device)) {
+  small_.stat_type = static_cast<size_t>(StatType::SMALL_POOL);
+  large_.stat_type = static_cast<size_t>(StatType::LARGE_POOL);
+  addresses_.emplace(0, kHeapBytes);
+}
+
+Heap* Heap::find(int device) {
+  return heaps[device].load(std::memory_order_acquire);
+}
+
+Heap& Heap::get(int device) {
+  TORCH_CHECK(device >= 0 && device < kMaxDevices, "neuron: no device of index ", device);
+  if (Heap* heap = find(device)) {
+    if (C10_UNLIKELY(Arena::in_bad_fork())) {
+      Arena::get(device); // raises
+    }
+    return *heap;
+  }
+  std::lock_guard<std::mutex> lock(create_mutex);
+  if (Heap* heap = find(device)) {
+    return *heap;
+  }
+  auto* heap = new Heap(device); // lives as long as the process, as its arena does
+  heaps[device].store(heap, std::memory_order_release);
+  return *heap;
+}
+
+size_t Heap::round_size(size_t bytes) {
+  if (bytes >= kExactLimit) {
+    return round_up(bytes, kPage);
+  }
+  if (bytes <= kMinBlock) {
+    return kMinBlock;
+  }
+  const size_t step = std::max(kMinBlock, (size_t{1} << (63 - __builtin_clzll(bytes))) / 8);
+  return round_up(bytes, step);
+}
+
+size_t Heap::limit() const {
+  const size_t override = capacity_override.load(std::memory_order_relaxed);
+  const size_t capacity = override != 0 ? override : cluster().hbm_bytes;
+  return static_cast<size_t>(static_cast<double>(capacity) * fraction_);
+}
+
+void Heap::set_capacity_override(size_t bytes) {
+  capacity_override.store(bytes);
+}
+
+// First fit. Ranges are few (segments that were released), and the space is many times the capacity.
+char* Heap::take_address(size_t bytes) {
+  for (auto it = addresses_.begin(); it != addresses_.end(); ++it) {
+    if (it->second >= bytes) {
+      const auto [offset, size] = *it;
+      addresses_.erase(it);
+      if (size > bytes) {
+        addresses_.emplace(offset + bytes, size - bytes);
+      }
+      return arena_.heap() + offset;
+    }
+  }
+  return nullptr;
+}
+
+void Heap::give_address(char* ptr, size_t bytes) {
+  auto offset = static_cast<size_t>(ptr - arena_.heap());
+  auto next = addresses_.lower_bound(offset);
+  if (next != addresses_.end() && offset + bytes == next->first) {
+    bytes += next->second;
+    next = addresses_.erase(next);
+  }
+  if (next != addresses_.begin()) {
+    auto prev = std::prev(next);
+    if (prev->first + prev->second == offset) {
+      prev->second += bytes;
+      return;
+    }
+  }
+  addresses_.emplace(offset, bytes);
+}
+
+Block* Heap::new_segment(Pool& pool, bool small, size_t rounded) {
+  size_t size = small ? kSmallSegment : rounded < kExactLimit ? kLargeSegment : rounded;
+  const auto reserved = static_cast<size_t>(stats_.reserved_bytes[0].current);
+  const size_t most = limit();
+  if (reserved + size > most) {
+    // The last bit of the capacity is worth using even where a whole segment no longer fits.
+    size = round_up(rounded, kPage);
+    if (reserved + size > most) {
+      return nullptr;
+    }
+  }
+  char* ptr = take_address(size);
+  if (ptr == nullptr) {
+    return nullptr;
+  }
+  auto* segment = new Segment{ptr, size, small, 0, nullptr, nullptr, segments_};
+  if (segments_ != nullptr) {
+    segments_->prev = segment;
+  }
+  segments_ = segment;
+  auto* block = new Block;
+  block->ptr = ptr;
+  block->size = size;
+  block->device = device_;
+  block->segment = segment;
+  segment->first = block;
+  increase(stats_.segment, pool.stat_type, 1);
+  increase(stats_.reserved_bytes, pool.stat_type, size);
+  ++stats_.num_device_alloc;
+  return block;
+}
+
+// Takes a block out of its bin (or a new segment) and cuts it to size.
+Block* Heap::try_allocate(Pool& pool, bool small, size_t rounded) {
+  Block* block = pool.bins.find(rounded);
+  if (block != nullptr) {
+    pool.bins.remove(block);
+    if (is_split(block)) {
+      decrease(stats_.inactive_split, pool.stat_type, 1);
+      decrease(stats_.inactive_split_bytes, pool.stat_type, block->size);
+    }
+  } else {
+    block = new_segment(pool, small, rounded);
+    if (block == nullptr) {
+      return nullptr;
+    }
+  }
+  const size_t rest = block->size - rounded;
+  if (rest >= (small ? kMinBlock : kLargeRest)) {
+    auto* tail = new Block;
+    tail->ptr = block->ptr + rounded;
+    tail->size = rest;
+    tail->device = device_;
+    tail->segment = block->segment;
+    tail->prev = block;
+    tail->next = block->next;
+    if (tail->next != nullptr) {
+      tail->next->prev = tail;
+    }
+    block->next = tail;
+    block->size = rounded;
+    pool.bins.push(tail);
+    increase(stats_.inactive_split, pool.stat_type, 1);
+    increase(stats_.inactive_split_bytes, pool.stat_type, rest);
+  }
+  return block;
+}
+
+Block* Heap::allocate(size_t bytes) {
+  const size_t rounded = round_size(bytes);
+  const bool small = rounded < kSmallLimit;
+  Pool& pool = small ? small_ : large_;
+  cluster(); // loads it, if need be, before the lock: that takes Python's own lock
+  std::lock_guard<std::mutex> lock(mutex_);
+  Block* block = try_allocate(pool, small, rounded);
+  if (C10_UNLIKELY(block == nullptr)) {
+    ++stats_.num_alloc_retries;
+    release_cached();
+    block = try_allocate(pool, small, rounded);
+    if (block == nullptr) {
+      ++stats_.num_ooms;
+      throw_out_of_memory(bytes, rounded);
+    }
+  }
+  block->used = true;
+  block->requested = bytes;
+  ++block->segment->used_blocks;
+  increase(stats_.allocation, pool.stat_type, 1);
+  increase(stats_.active, pool.stat_type, 1);
+  increase(stats_.allocated_bytes, pool.stat_type, block->size);
+  increase(stats_.active_bytes, pool.stat_type, block->size);
+  increase(stats_.requested_bytes, pool.stat_type, bytes);
+  live_bytes_.store(
+      static_cast<size_t>(stats_.allocated_bytes[0].current), std::memory_order_relaxed);
+  return block;
+}
+
+void Heap::free(Block* block) {
+  // In a forked child the arena is gone and its lock may be held for ever.
+  if (C10_UNLIKELY(Arena::in_bad_fork())) {
+    return;
+  }
+  Heap& heap = *find(block->device);
+  std::lock_guard<std::mutex> lock(heap.mutex_);
+  heap.free_locked(block);
+}
+
+void Heap::free_locked(Block* block) {
+  Pool& pool = block->segment->small ? small_ : large_;
+  decrease(stats_.allocation, pool.stat_type, 1);
+  decrease(stats_.active, pool.stat_type, 1);
+  decrease(stats_.allocated_bytes, pool.stat_type, block->size);
+  decrease(stats_.active_bytes, pool.stat_type, block->size);
+  decrease(stats_.requested_bytes, pool.stat_type, block->requested);
+  live_bytes_.store(
+      static_cast<size_t>(stats_.allocated_bytes[0].current), std::memory_order_relaxed);
+  ++tensor_frees_;
+  --block->segment->used_blocks;
+  block->used = false;
+  block->requested = 0;
+  for (Block* other : {block->prev, block->next}) {
+    if (other == nullptr || other->used) {
+      continue;
+    }
+    pool.bins.remove(other);
+    decrease(stats_.inactive_split, pool.stat_type, 1);
+    decrease(stats_.inactive_split_bytes, pool.stat_type, other->size);
+    Block* low = other == block->prev ? other : block;
+    Block* high = other == block->prev ? block : other;
+    low->size += high->size;
+    low->next = high->next;
+    if (low->next != nullptr) {
+      low->next->prev = low;
+    }
+    delete high;
+    block = low;
+  }
+  pool.bins.push(block);
+  if (is_split(block)) {
+    increase(stats_.inactive_split, pool.stat_type, 1);
+    increase(stats_.inactive_split_bytes, pool.stat_type, block->size);
+  }
+}
+
+// Returns every wholly free segment to the system.
+void Heap::release_cached() {
+  for (Segment* segment = segments_; segment != nullptr;) {
+    Segment* next = segment->next;
+    if (segment->used_blocks == 0) {
+      Pool& pool = segment->small ? small_ : large_;
+      Block* block = segment->first;
+      pool.bins.remove(block);
+      arena_.punch(arena_.offset(segment->ptr), segment->size);
+      give_address(segment->ptr, segment->size);
+      decrease(stats_.segment, pool.stat_type, 1);
+      decrease(stats_.reserved_bytes, pool.stat_type, segment->size);
+      ++stats_.num_device_free;
+      (segment->prev != nullptr ? segment->prev->next : segments_) = next;
+      if (next != nullptr) {
+        next->prev = segment->prev;
+      }
+      delete block;
+      delete segment;
+    }
+    segment = next;
+  }
+}
+
+void Heap::empty_cache() {
+  if (Arena::in_bad_fork()) {
+    return;
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  release_cached();
+}
+
+void Heap::throw_out_of_memory(size_t bytes, size_t rounded) {
+  const size_t most = limit();
+  const auto reserved = static_cast<size_t>(stats_.reserved_bytes[0].current);
+  const auto allocated = static_cast<size_t>(stats_.allocated_bytes[0].current);
+  const std::string share =
+      fraction_ < 1.0 ? c10::str(" (", fraction_ * 100, "% of the core's HBM)") : std::string();
+  TORCH_CHECK_WITH(
+      OutOfMemoryError, false, "neuron:", device_, " out of memory. Tried to allocate ",
+      format_size(bytes), rounded != bytes ? " (" + format_size(rounded) + " rounded)" : "",
+      ". One core of ", cluster().name, " has ", format_size(most), share, ", of which ",
+      format_size(most - std::min(most, reserved)), " is free; ", format_size(allocated),
+      " is allocated by tensors and ", format_size(reserved - allocated),
+      " is reserved but unallocated (fragmented).");
+}
+
+c10::CachingDeviceAllocator::DeviceStats Heap::stats() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return stats_;
+}
+
+int64_t Heap::tensor_frees() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return tensor_frees_;
+}
+
+void Heap::reset_peak() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  each_stat(stats_, [](Stat& s) { s.reset_peak(); });
+}
+
+void Heap::reset_accumulated() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  each_stat(stats_, [](Stat& s) { s.reset_accumulated(); });
+  stats_.num_alloc_retries = stats_.num_ooms = 0;
+  stats_.num_device_alloc = stats_.num_device_free = 0;
+  tensor_frees_ = 0;
+}
+
+std::pair<size_t, size_t> Heap::memory_info() const {
+  cluster();
+  std::lock_guard<std::mutex> lock(mutex_);
+  const size_t most = limit();
+  return {most - std::min(most, static_cast<size_t>(stats_.reserved_bytes[0].current)), most};
+}
+
+void Heap::set_fraction(double fraction) {
+  TORCH_CHECK_VALUE(
+      fraction > 0 && fraction <= 1, "neuron: memory fraction is ", fraction,
+      ", expected above 0 and at most 1");
+  std::lock_guard<std::mutex> lock(mutex_);
+  fraction_ = fraction;
+}
+
+void Heap::check() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  size_t reserved = 0;
+  size_t allocated = 0;
+  size_t split = 0;
+  for (const Segment* s = segments_; s != nullptr; s = s->next) {
+    reserved += s->size;
+    const char* at = s->ptr;
+    size_t used = 0;
+    const Block* before = nullptr;
+    for (const Block* b = s->first; b != nullptr; before = b, b = b->next) {
+      TORCH_CHECK(b->ptr == at && b->prev == before && b->segment == s, "blocks do not join");
+      TORCH_CHECK(b->size % kMinBlock == 0, "odd block size");
+      TORCH_CHECK(b->used || before == nullptr || before->used, "free neighbours not merged");
+      at += b->size;
+      used += b->used ? 1 : 0;
+      allocated += b->used ? b->size : 0;
+      split += !b->used && is_split(b) ? b->size : 0;
+    }
+    TORCH_CHECK(at == s->ptr + s->size && used == s->used_blocks, "segment does not add up");
+  }
+  const auto same = [](size_t a, const Stat& b) { return static_cast<int64_t>(a) == b.current; };
+  TORCH_CHECK(same(reserved, stats_.reserved_bytes[0]), "reserved bytes");
+  TORCH_CHECK(same(allocated, stats_.allocated_bytes[0]), "allocated bytes");
+  TORCH_CHECK(same(split, stats_.inactive_split_bytes[0]), "inactive split bytes");
+}
+
+} // namespace neuron

@@ -1,0 +1,161 @@
+// Operators that deal with memory and metadata rather than values.
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/_copy_from_native.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/resize_native.h>
+#include <ATen/ops/set_native.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/library.h>
+
+#include "device/allocator.h"
+#include "device/storage.h"
+
+namespace neuron {
+namespace {
+
+using at::IntArrayRef;
+using at::Tensor;
+
+c10::Device factory_device(
+    std::optional<at::Layout> layout,
+    std::optional<at::Device> device,
+    std::optional<bool> pin_memory) {
+  TORCH_CHECK(
+      !pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      layout.value_or(at::kStrided) == at::kStrided, "neuron: empty tensors of layout ", *layout,
+      " are not supported");
+  return checked_device(device.has_value() ? device->index() : c10::DeviceIndex{-1});
+}
+
+Tensor empty_memory_format(
+    IntArrayRef size,
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout> layout,
+    std::optional<at::Device> device,
+    std::optional<bool> pin_memory,
+    std::optional<at::MemoryFormat> memory_format) {
+  const auto on = factory_device(layout, device, pin_memory);
+  at::detail::check_size_nonnegative(size);
+  const auto type = c10::scalarTypeToTypeMeta(at::dtype_or_default(dtype));
+  const size_t bytes = at::detail::computeStorageNbytesContiguous(size, type.itemsize());
+  Tensor tensor(make_tensor_impl(on, bytes, type));
+  if (size.size() != 1 || size[0] != 0) {
+    tensor.unsafeGetTensorImpl()->generic_set_sizes_contiguous(size);
+  }
+  if (memory_format.has_value() && *memory_format != at::MemoryFormat::Contiguous) {
+    tensor.unsafeGetTensorImpl()->empty_tensor_restride(*memory_format);
+  }
+  return tensor;
+}
+
+Tensor empty_strided(
+    IntArrayRef size,
+    IntArrayRef stride,
+    std::optional<at::ScalarType> dtype,
+    std::optional<at::Layout> layout,
+    std::optional<at::Device> device,
+    std::optional<bool> pin_memory) {
+  const auto on = factory_device(layout, device, pin_memory);
+  at::detail::check_size_nonnegative(size);
+  const auto type = c10::scalarTypeToTypeMeta(at::dtype_or_default(dtype));
+  const size_t bytes = at::detail::computeStorageNbytes(size, stride, type.itemsize());
+  Tensor tensor(make_tensor_impl(on, bytes, type));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
+  return tensor;
+}
+
+const Tensor& resize_(
+    const Tensor& self, IntArrayRef size, std::optional<at::MemoryFormat> memory_format) {
+  c10::OptionalDeviceGuard guard(self.device()); // the storage grows through its allocator
+  return at::native::resize_(self, size, memory_format);
+}
+
+Tensor& set_source_storage(Tensor& self, at::Storage source) {
+  return at::native::set_(self, std::move(source));
+}
+
+Tensor& set_storage_offset(
+    Tensor& self, at::Storage source, int64_t offset, IntArrayRef size, IntArrayRef stride) {
+  c10::OptionalDeviceGuard guard(self.device());
+  return at::native::set_storage_cpu_(self, std::move(source), offset, size, stride);
+}
+
+Tensor& set_tensor(Tensor& self, const Tensor& source) {
+  return at::native::set_tensor_(self, source);
+}
+
+Tensor& set_nothing(Tensor& self) {
+  c10::OptionalDeviceGuard guard(self.device());
+  c10::Storage storage(make_storage(
+      c10::StorageImpl::use_byte_size_t(), 0, c10::DataPtr(nullptr, self.device()),
+      device_allocator(), /*resizable=*/true));
+  return at::native::set_storage_cpu_(self, std::move(storage), 0, {0}, {});
+}
+
+void record_stream(Tensor& self, c10::Stream stream) {
+  device_allocator()->recordStream(self.storage().data_ptr(), stream);
+}
+
+int64_t fused_sdp_choice(
+    const Tensor& /*query*/,
+    const Tensor& /*key*/,
+    const Tensor& /*value*/,
+    const std::optional<Tensor>& /*attn_mask*/,
+    double /*dropout_p*/,
+    bool /*is_causal*/,
+    std::optional<double> /*scale*/,
+    bool /*enable_gqa*/) {
+  return 0; // SDPBackend::math: the form that DTensor has rules for
+}
+
+// The CPU kernel would draw from the CPU's generator. Same arithmetic, from ours.
+std::tuple<Tensor, Tensor> native_dropout(
+    const Tensor& input, double p, std::optional<bool> train) {
+  if (input.numel() == 0) {
+    return {input, at::empty_like(input)};
+  }
+  if (!train.value_or(true)) {
+    return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
+  }
+  const double keep = 1. - p;
+  Tensor mask = at::empty_like(input, input.options().dtype(at::kBool));
+  mask.bernoulli_(keep);
+  Tensor output = input.mul(mask).mul_(keep == 0 ? 0. : 1. / keep);
+  return {std::move(output), std::move(mask)};
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("empty.memory_format", TORCH_FN(empty_memory_format));
+  m.impl("empty_strided", TORCH_FN(empty_strided));
+  m.impl("resize_", TORCH_FN(resize_));
+  m.impl("set_.source_Storage", TORCH_FN(set_source_storage));
+  m.impl("set_.source_Storage_storage_offset", TORCH_FN(set_storage_offset));
+  m.impl("set_.source_Tensor", TORCH_FN(set_tensor));
+  m.impl("set_", TORCH_FN(set_nothing));
+  m.impl("view", TORCH_FN(at::native::view));
+  m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
+  m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
+  m.impl("unfold", TORCH_FN(at::native::unfold));
+  m.impl("record_stream", TORCH_FN(record_stream));
+  m.impl("_fused_sdp_choice", TORCH_FN(fused_sdp_choice));
+  m.impl("native_dropout", TORCH_FN(native_dropout));
+}
+
+// Both read the bits themselves, through the CPU's copy_; materializing first would never end.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+
+} // namespace
+} // namespace neuron

@@ -1,0 +1,29 @@
+// What the redispatching kernel knows of an operator before it sees arguments.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+namespace neuron {
+
+struct OpPlan {
+  explicit OpPlan(const c10::OperatorHandle& op);
+
+  size_t arguments = 0;
+  size_t results = 0;
+  std::vector<bool> mutated; // by argument: the kernel writes to it
+  std::vector<int> result_of; // by result: the mutated argument that it is, or -1
+  std::vector<bool> cpu_result; // by result: it stays on the CPU, as with CUDA
+  int generator = -1; // index of the Generator? argument
+  bool draws = false; // random, with no generator argument
+  bool takes_cpu = false; // CPU tensors are welcome beside neuron tensors
+  bool has_kernel = false;
+};
+
+// Operators without a CPU kernel of their own that are best run on the CPU as a whole, since their composite
+// form asks the device for kernels that only GPUs have, or would dispatch once a tensor.
+bool runs_whole(const c10::OperatorName& name);
+
+} // namespace neuron

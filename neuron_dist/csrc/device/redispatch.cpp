@@ -1,0 +1,339 @@
+#include "device/redispatch.h"
+
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/List.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/SmallVector.h>
+
+#include "device/allocator.h"
+#include "device/generator.h"
+#include "device/op_plan.h"
+#include "device/storage.h"
+
+namespace neuron {
+namespace {
+
+using at::Tensor;
+using c10::DispatchKey;
+using c10::DispatchKeySet;
+using c10::IValue;
+using torch::jit::Stack;
+
+bool on_neuron(const Tensor& t) {
+  return t.device().type() == kNeuron;
+}
+
+// One neuron tensor among the arguments and the CPU tensor that stands in for it.
+struct Substitute {
+  size_t argument;
+  Tensor original;
+  Tensor alias;
+  bool mutated;
+};
+
+class Call {
+ public:
+  Call(const c10::OperatorHandle& op, const OpPlan& plan, Stack& stack)
+      : op_(op), plan_(plan), stack_(stack), first_(stack.size() - plan.arguments) {}
+
+  void run() {
+    for (size_t i = 0; i < plan_.arguments; ++i) {
+      substitute(i);
+    }
+    check_devices();
+    if (device_.index() < 0) {
+      device_ = checked_device(-1);
+    }
+    if (plan_.generator >= 0) {
+      run_with_generator();
+    } else if (plan_.draws) {
+      run_with_default_generator();
+    } else {
+      run_kernel();
+    }
+    give_back();
+  }
+
+ private:
+  IValue& argument(size_t i) {
+    return stack_[first_ + i];
+  }
+
+  void substitute(size_t i) {
+    IValue& value = argument(i);
+    if (value.isTensor()) {
+      const Tensor& t = value.toTensor();
+      if (t.defined()) {
+        if (on_neuron(t)) {
+          value = stand_in(i, std::move(value).toTensor());
+        } else {
+          note_foreign(i, t);
+        }
+      }
+    } else if (value.isTensorList()) {
+      const auto list = std::move(value).toTensorList();
+      c10::List<Tensor> aliases;
+      aliases.reserve(list.size());
+      for (Tensor t : list) {
+        if (t.defined() && on_neuron(t)) {
+          aliases.push_back(stand_in(i, std::move(t)));
+        } else {
+          if (t.defined()) {
+            note_foreign(i, t);
+          }
+          aliases.push_back(std::move(t));
+        }
+      }
+      value = std::move(aliases);
+    } else if (value.isOptionalTensorList()) {
+      const auto list = std::move(value).toOptionalTensorList();
+      c10::List<std::optional<Tensor>> aliases;
+      aliases.reserve(list.size());
+      for (std::optional<Tensor> t : list) {
+        if (t.has_value() && t->defined()) {
+          if (on_neuron(*t)) {
+            t = stand_in(i, std::move(*t));
+          } else {
+            note_foreign(i, *t);
+          }
+        }
+        aliases.push_back(std::move(t));
+      }
+      value = std::move(aliases);
+    } else if (value.isDevice() && value.toDevice().type() == kNeuron) {
+      device_ = checked_device(value.toDevice().index());
+      value = c10::Device(c10::DeviceType::CPU);
+    }
+  }
+
+  Tensor stand_in(size_t i, Tensor original) {
+    const bool mutated = plan_.mutated[i];
+    if (device_.index() < 0) {
+      device_ = original.device();
+    } else if (C10_UNLIKELY(device_ != original.device() && other_.index() < 0)) {
+      other_ = original.device();
+      mixed_ = true;
+    }
+    for (auto& s : substitutes_) {
+      if (s.original.is_same(original)) { // x.add_(x): the kernel shall see one tensor, too
+        s.mutated |= mutated;
+        return s.alias;
+      }
+    }
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        original.layout() == c10::kStrided && !original.is_quantized(), op_.operator_name(),
+        ": no kernel for a ", original.layout(), original.is_quantized() ? " quantized" : "",
+        " tensor on device neuron; move it with .cpu() first");
+    Tensor alias(cpu_alias(*original.unsafeGetTensorImpl()));
+    substitutes_.push_back({i, std::move(original), alias, mutated});
+    return alias;
+  }
+
+  // CPU scalars mix with device tensors as they do with CUDA; anything else does not.
+  void note_foreign(size_t i, const Tensor& t) {
+    if (t.device().is_cpu() && t.dim() == 0 && !plan_.mutated[i]) {
+      return;
+    }
+    mixed_ = true;
+    other_ = t.device();
+  }
+
+  void check_devices() const {
+    if (C10_LIKELY(!mixed_) || (plan_.takes_cpu && (other_.is_cpu() || other_.type() == kNeuron))) {
+      return;
+    }
+    TORCH_CHECK(
+        substitutes_.empty(),
+        "Expected all tensors to be on the same device, but found at least two devices, ",
+        substitutes_.front().original.device(), " and ", other_, "! (", op_.operator_name(), ")");
+  }
+
+  void run_kernel() {
+    AllocateOnDevice allocate(device_.index());
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    op_.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), &stack_);
+  }
+
+  void run_with_generator() {
+    IValue& value = argument(static_cast<size_t>(plan_.generator));
+    at::Generator generator;
+    if (value.isNone()) {
+      generator = default_generator(device_.index());
+    } else {
+      generator = value.toGenerator();
+      TORCH_CHECK(
+          generator.device().type() == kNeuron,
+          "Expected a 'neuron' device type for generator but found '", generator.device().type(),
+          "'");
+    }
+    auto* state = generator.get<NeuronGenerator>();
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    thread_local at::Generator cpu = at::detail::createCPUGenerator();
+    cpu.set_current_seed(state->operator_seed());
+    value = cpu;
+    run_kernel();
+    state->advance(values_drawn());
+  }
+
+  // The kernel draws from the CPU's default generator; it is put back as it was.
+  void run_with_default_generator() {
+    at::Generator generator = default_generator(device_.index());
+    auto* state = generator.get<NeuronGenerator>();
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    at::Generator cpu = at::detail::getDefaultCPUGenerator();
+    struct Restore {
+      at::CPUGeneratorImpl& generator;
+      std::shared_ptr<at::CPUGeneratorImpl> saved;
+      ~Restore() {
+        std::lock_guard<std::mutex> lock(generator.mutex_);
+        generator.set_engine(saved->engine());
+        generator.set_next_float_normal_sample(saved->next_float_normal_sample());
+        generator.set_next_double_normal_sample(saved->next_double_normal_sample());
+      }
+    };
+    auto* impl = cpu.get<at::CPUGeneratorImpl>();
+    {
+      std::unique_lock<std::mutex> cpu_lock(impl->mutex_);
+      Restore restore{*impl, impl->clone()};
+      impl->set_current_seed(state->operator_seed());
+      cpu_lock.unlock();
+      run_kernel();
+    }
+    state->advance(values_drawn());
+  }
+
+  uint64_t values_drawn() const {
+    int64_t most = 0;
+    for (const auto& s : substitutes_) {
+      most = std::max(most, s.alias.numel());
+    }
+    for (size_t r = 0; r < plan_.results; ++r) {
+      const IValue& value = stack_[first_ + r];
+      if (value.isTensor() && value.toTensor().defined()) {
+        most = std::max(most, value.toTensor().numel());
+      }
+    }
+    return static_cast<uint64_t>(most);
+  }
+
+  // Results go back to the device: the tensors that the caller passed, views of them, or new ones.
+  void give_back() {
+    for (auto& s : substitutes_) {
+      if (s.mutated) {
+        sync_from_alias(*s.original.unsafeGetTensorImpl(), *s.alias.unsafeGetTensorImpl());
+      }
+    }
+    for (size_t r = 0; r < plan_.results; ++r) {
+      IValue& value = stack_[stack_.size() - plan_.results + r];
+      if (value.isTensor()) {
+        const Tensor& t = value.toTensor();
+        if (!t.defined()) {
+          continue;
+        }
+        if (C10_UNLIKELY(plan_.cpu_result[r])) {
+          value = t.clone();
+        } else {
+          value = to_device(t, plan_.result_of[r]);
+        }
+      } else if (value.isTensorList()) {
+        const auto list = std::move(value).toTensorList();
+        c10::List<Tensor> originals;
+        originals.reserve(list.size());
+        for (Tensor t : list) {
+          originals.push_back(t.defined() ? to_device(t, -1) : t);
+        }
+        value = std::move(originals);
+      }
+    }
+  }
+
+  Tensor to_device(const Tensor& t, int mutated_argument) {
+    for (const auto& s : substitutes_) {
+      if ((mutated_argument >= 0 && s.argument == static_cast<size_t>(mutated_argument)) ||
+          s.alias.is_same(t)) {
+        return s.original;
+      }
+    }
+    if (!t.device().is_cpu() || mutated_argument >= 0) {
+      return t; // an argument that was not on the device: copies to the CPU
+    }
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        t.layout() == c10::kStrided && !t.is_quantized(), op_.operator_name(),
+        ": device neuron has no ", t.is_quantized() ? "quantized" : c10::str(t.layout()),
+        " tensors; run it on the CPU");
+    return Tensor(adopt(*t.unsafeGetTensorImpl(), device_));
+  }
+
+  const c10::OperatorHandle& op_;
+  const OpPlan& plan_;
+  Stack& stack_;
+  const size_t first_;
+  c10::SmallVector<Substitute, 4> substitutes_;
+  c10::Device device_{kNeuron, -1};
+  c10::Device other_{kNeuron, -1};
+  bool mixed_ = false;
+};
+
+[[noreturn]] void throw_no_kernel(const c10::OperatorHandle& op) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "neuron: no CPU kernel for ", op.operator_name(),
+      ", so it cannot run on device neuron. Move its tensors with .cpu(), or register a kernel with "
+      "torch.library.impl(\"", op.operator_name(), "\", \"PrivateUse1\").");
+}
+
+// One operator's kernel. The plan is made at its first call.
+struct Redispatch final : c10::OperatorKernel {
+  void operator()(const c10::OperatorHandle& op, DispatchKeySet /*keys*/, Stack* stack) {
+    std::call_once(once_, [&] { plan_ = std::make_unique<OpPlan>(op); });
+    Call(op, *plan_, *stack).run();
+  }
+
+ private:
+  std::once_flag once_;
+  std::unique_ptr<OpPlan> plan_;
+};
+
+// Operators that were not there when we registered: kernels of other libraries, found when called.
+struct Fallback final : c10::OperatorKernel {
+  void operator()(const c10::OperatorHandle& op, DispatchKeySet /*keys*/, Stack* stack) {
+    const OpPlan plan(op);
+    if (!plan.has_kernel && !op.hasComputedKernelForDispatchKey(DispatchKey::CPU)) {
+      throw_no_kernel(op);
+    }
+    Call(op, plan, *stack).run();
+  }
+};
+
+} // namespace
+
+void register_redispatch() {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  // Leaked: kernels stay registered until the process ends.
+  auto* handles = new std::vector<c10::RegistrationHandleRAII>;
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    if (name.name.compare(0, 6, "aten::") != 0) {
+      continue;
+    }
+    const auto op = dispatcher.findSchema(name);
+    if (!op.has_value() || op->hasKernelForDispatchKey(DispatchKey::PrivateUse1) ||
+        !(op->hasKernelForDispatchKey(DispatchKey::CPU) || runs_whole(name))) {
+      continue;
+    }
+    handles->push_back(dispatcher.registerImpl(
+        name, DispatchKey::PrivateUse1,
+        c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Redispatch>()), std::nullopt,
+        nullptr, "neuron"));
+  }
+  handles->push_back(dispatcher.registerFallback(
+      DispatchKey::PrivateUse1,
+      c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Fallback>()), "neuron"));
+}
+
+} // namespace neuron

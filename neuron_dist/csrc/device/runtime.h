@@ -1,0 +1,44 @@
+// Which devices this process has, which one is current, and what a valid index is.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+
+#include <c10/core/Device.h>
+
+namespace neuron {
+
+constexpr c10::DeviceType kNeuron = c10::DeviceType::PrivateUse1;
+
+struct ClusterInfo {
+  int devices = 0; // logical cores visible to this process
+  size_t hbm_bytes = 0; // of one logical core
+  std::string name; // for messages: "trn2.48xlarge (LNC 2)"
+};
+
+// The provider is asked once, at the first use of a device and never at import. It may throw.
+void set_cluster_provider(std::function<ClusterInfo()> provider);
+const ClusterInfo& cluster();
+
+// Once a process group exists, this process owns one device and its index is the local rank. Idempotent.
+// Throws if tensors live on another index, or if the process is bound to another rank.
+void bind_local_rank(int local_rank, int local_world_size);
+void unbind_local_rank();
+bool is_bound();
+
+// Zero when the cluster cannot be loaded; never throws.
+c10::DeviceIndex device_count() noexcept;
+c10::DeviceIndex current_device();
+// Throws on an index that this process does not have.
+void set_current_device(c10::DeviceIndex index);
+// Never throws: unknown indices leave the current device as it is.
+void set_current_device_unchecked(c10::DeviceIndex index) noexcept;
+
+// The index that `index` (-1: current) names; throws when this process does not have it.
+c10::DeviceIndex checked_index(c10::DeviceIndex index);
+inline c10::Device checked_device(c10::DeviceIndex index) {
+  return c10::Device(kNeuron, checked_index(index));
+}
+
+} // namespace neuron

@@ -1,0 +1,292 @@
+#include "distributed/engine.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include <c10/util/Exception.h>
+
+namespace neuron {
+namespace {
+
+// A waiting thread looks this often before it sleeps. With a core for each rank the answer comes within a
+// few microseconds and a futex would cost more; with more ranks than cores spinning takes the core that the
+// others need.
+constexpr int kSpinsWithCore = 4000;
+constexpr int kSpinsWithoutCore = 0;
+// Upper bound of a sleep. Everything that matters rings the doorbell; this is how late a deadline, or poison
+// that somebody was killed while ringing, can be noticed.
+constexpr int64_t kLongestSleepNs = 100'000'000;
+
+Engine* instance = nullptr;
+pid_t instance_pid = 0;
+std::mutex instance_mutex;
+
+int ranks_on_this_machine() {
+  const char* value = std::getenv("LOCAL_WORLD_SIZE");
+  if (value == nullptr) {
+    value = std::getenv("WORLD_SIZE");
+  }
+  return value == nullptr ? 1 : std::atoi(value);
+}
+
+int cores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+} // namespace
+
+Engine& Engine::get(Peers& peers) {
+  std::lock_guard<std::mutex> lock(instance_mutex);
+  if (instance == nullptr || instance_pid != getpid()) {
+    instance = new Engine(peers); // ends with the process
+    instance_pid = getpid();
+    peers.set_on_ending([engine = instance] { engine->wake(); });
+    std::thread([engine = instance] { engine->background(); }).detach();
+  }
+  return *instance;
+}
+
+Engine* Engine::running() {
+  std::lock_guard<std::mutex> lock(instance_mutex);
+  return instance_pid == getpid() ? instance : nullptr;
+}
+
+Engine::Engine(Peers& peers)
+    : peers_(peers),
+      doorbell_(peers.block().doorbell),
+      spins_(ranks_on_this_machine() <= cores() ? kSpinsWithCore : kSpinsWithoutCore) {}
+
+void Engine::add_group(std::shared_ptr<Group> group) {
+  std::lock_guard<std::mutex> lock(drive_);
+  groups_.push_back(std::move(group));
+}
+
+void Engine::remove_group(const std::shared_ptr<Group>& group) {
+  std::lock_guard<std::mutex> lock(drive_);
+  std::erase(groups_, group);
+}
+
+void Engine::add_hook(std::unique_ptr<Hook> hook) {
+  TORCH_CHECK(hooks_.size() < OpInfo{}.cookies.size(), "neuron: too many hooks on the engine");
+  hooks_.push_back(std::move(hook));
+}
+
+void Engine::enqueue(Group& group, AnyOperation op, bool background) {
+  group.enqueue(std::move(op), [this](OpInfo& info) {
+    for (auto& hook : hooks_) {
+      hook->before(info);
+    }
+  });
+  if (drive_.try_lock()) { // else whoever drives takes it on its next round
+    std::vector<Ended> ended;
+    group.arrive(ended);
+    background = background && !group.idle();
+    drive_.unlock();
+    tell(ended);
+  }
+  if (background) {
+    background_ops_.fetch_add(1);
+    if (background_asleep_.load()) {
+      background_wake_.fetch_add(1);
+      futex_wake_all(&background_wake_);
+    }
+  }
+}
+
+bool Engine::progress(std::vector<Ended>& ended) {
+  bool moved = false;
+  for (auto& group : groups_) {
+    if (!group->idle()) {
+      moved = group->progress(ended) || moved;
+    }
+  }
+  return moved;
+}
+
+bool Engine::check_health(std::vector<Ended>& ended) {
+  const TimePoint now = Clock::now();
+  bool failed = false;
+  for (auto& group : groups_) {
+    if (!group->idle()) {
+      failed = group->check_health(now, ended) || failed;
+    }
+  }
+  return failed;
+}
+
+void Engine::tell(std::vector<Ended>& ended) {
+  if (ended.empty()) {
+    return;
+  }
+  for (Ended& e : ended) {
+    for (auto& hook : hooks_) {
+      if (e.failure) {
+        hook->abort(e.operation.info, *e.failure);
+      } else {
+        hook->after(e.operation.info);
+      }
+    }
+    e.operation.completion->op_ended(e.operation.info, e.failure ? &*e.failure : nullptr);
+  }
+  ended.clear();
+  doorbell_.ring(); // other threads of this process may wait for what has just ended
+}
+
+int64_t Engine::sleep_limit_ns(TimePoint deadline) {
+  TimePoint first = deadline;
+  for (auto& group : groups_) {
+    if (!group->idle()) {
+      first = std::min(first, group->next_deadline());
+    }
+  }
+  const TimePoint now = Clock::now();
+  if (first <= now) {
+    return 0;
+  }
+  if (first - now > std::chrono::nanoseconds(kLongestSleepNs)) {
+    return kLongestSleepNs;
+  }
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(first - now).count() + 1;
+}
+
+bool Engine::drive_until(const std::atomic<bool>& done, TimePoint deadline) {
+  std::vector<Ended> ended;
+  const auto step = [&] {
+    bool moved;
+    {
+      std::lock_guard<std::mutex> lock(drive_);
+      moved = progress(ended);
+    }
+    moved = moved || !ended.empty();
+    tell(ended);
+    return moved;
+  };
+  waiters_.fetch_add(1);
+  int spins = 0;
+  while (!done.load(std::memory_order_acquire)) {
+    if (step()) {
+      spins = 0;
+      continue;
+    }
+    if (spins < spins_) {
+      ++spins;
+      cpu_relax();
+      continue;
+    }
+    doorbell_.sleepers.fetch_add(1);
+    const uint32_t bell = doorbell_.bell.load();
+    if (!step() && !done.load(std::memory_order_acquire)) {
+      int64_t limit;
+      {
+        std::lock_guard<std::mutex> lock(drive_);
+        limit = sleep_limit_ns(deadline);
+      }
+      if (limit > 0) {
+        futex_wait(&doorbell_.bell, bell, limit);
+      }
+      doorbell_.sleepers.fetch_sub(1);
+      if (!step()) {
+        {
+          std::lock_guard<std::mutex> lock(drive_);
+          check_health(ended);
+        }
+        tell(ended);
+      }
+      if (Clock::now() >= deadline && !done.load(std::memory_order_acquire)) {
+        break;
+      }
+    } else {
+      doorbell_.sleepers.fetch_sub(1);
+    }
+    spins = 0;
+  }
+  if (waiters_.fetch_sub(1) == 1 && background_ops_.load() > 0 && background_asleep_.load()) {
+    background_wake_.fetch_add(1); // it had left the driving to us
+    futex_wake_all(&background_wake_);
+  }
+  return done.load(std::memory_order_acquire);
+}
+
+void Engine::poll() {
+  std::vector<Ended> ended;
+  {
+    std::lock_guard<std::mutex> lock(drive_);
+    progress(ended);
+  }
+  tell(ended);
+}
+
+void Engine::fail(Group& group, const Failure& failure, bool tell_peers) {
+  std::vector<Ended> ended;
+  {
+    std::lock_guard<std::mutex> lock(drive_);
+    group.fail(failure, tell_peers, ended);
+  }
+  tell(ended);
+}
+
+Failure::Kind Engine::failure_of(const Group& group) {
+  std::lock_guard<std::mutex> lock(drive_);
+  return group.failure() ? group.failure()->kind : Failure::kInvalid;
+}
+
+void Engine::drain(const Group& group, TimePoint deadline) {
+  const std::atomic<bool> never{false};
+  while (Clock::now() < deadline) {
+    {
+      std::lock_guard<std::mutex> lock(drive_);
+      if (group.idle()) {
+        return;
+      }
+    }
+    drive_until(never, std::min(deadline, Clock::now() + std::chrono::milliseconds(1)));
+  }
+}
+
+void Engine::retire() {
+  retired_.store(true);
+}
+
+void Engine::wake() {
+  doorbell_.bell.fetch_add(1);
+  futex_wake_all(&doorbell_.bell);
+}
+
+void Engine::background() {
+  std::vector<Ended> ended;
+  while (true) {
+    const uint32_t wake = background_wake_.load();
+    background_asleep_.store(true);
+    const bool work = background_ops_.load() > 0 && waiters_.load() == 0 && !retired_.load();
+    if (!work) {
+      futex_wait(&background_wake_, wake, INT64_MAX);
+      continue;
+    }
+    background_asleep_.store(false);
+    doorbell_.sleepers.fetch_add(1);
+    const uint32_t bell = doorbell_.bell.load();
+    bool moved = false;
+    bool pending = false;
+    int64_t limit = 0;
+    {
+      std::lock_guard<std::mutex> lock(drive_);
+      moved = progress(ended) || check_health(ended);
+      pending = std::any_of(groups_.begin(), groups_.end(), [](const auto& g) { return !g->idle(); });
+      if (!pending) {
+        background_ops_.store(0);
+      }
+      limit = sleep_limit_ns(TimePoint::max());
+    }
+    moved = moved || !ended.empty();
+    tell(ended);
+    if (!moved && pending && limit > 0) {
+      futex_wait(&doorbell_.bell, bell, limit);
+    }
+    doorbell_.sleepers.fetch_sub(1);
+  }
+}
+
+} // namespace neuron

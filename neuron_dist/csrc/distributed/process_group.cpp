@@ -1,0 +1,209 @@
+#include "distributed/process_group.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "distributed/rendezvous.h"
+
+namespace neuron {
+namespace {
+
+// Completed works, for registerOnCompletionHook.
+class CompletionHook : public Hook {
+ public:
+  CompletionHook(std::shared_ptr<Group> group, std::function<void(std::shared_ptr<c10d::WorkInfo>)> callback)
+      : group_(std::move(group)), callback_(std::move(callback)) {}
+  void before(OpInfo&) override {}
+  void after(const OpInfo& info) override {
+    if (info.group == &group_->name()) {
+      const auto now = Clock::now();
+      callback_(std::make_shared<c10d::WorkInfo>(
+          c10d::OpType::UNKNOWN, info.seq, now, now, std::chrono::duration<float>(0)));
+    }
+  }
+  void abort(const OpInfo&, const Failure&) override {}
+
+ private:
+  std::shared_ptr<Group> group_;
+  std::function<void(std::shared_ptr<c10d::WorkInfo>)> callback_;
+};
+
+} // namespace
+
+ProcessGroupNeuron::ProcessGroupNeuron(
+    c10::intrusive_ptr<c10d::Store> store, int rank, int size, c10::intrusive_ptr<Options> options)
+    : Backend(rank, size), store_(std::move(store)), options_(std::move(options)) {
+  TORCH_CHECK_VALUE(
+      rank >= 0 && rank < size, "neuron: rank ", rank, " does not fit a group of ", size,
+      " (expected 0 to ", size - 1, ")");
+  std::vector<int> global_ranks(size);
+  if (options_->global_ranks_in_group.empty()) {
+    std::iota(global_ranks.begin(), global_ranks.end(), 0);
+  } else {
+    TORCH_CHECK_VALUE(
+        options_->global_ranks_in_group.size() == static_cast<size_t>(size), "neuron: a group of ", size,
+        " was given ", options_->global_ranks_in_group.size(), " global ranks");
+    std::copy(
+        options_->global_ranks_in_group.begin(), options_->global_ranks_in_group.end(), global_ranks.begin());
+  }
+  Peers& peers = Peers::start(options_->device_index, global_ranks[rank]);
+  engine_ = &Engine::get(peers);
+  const std::string name = options_->group_name.empty() ? "default" : options_->group_name;
+  group_ = rendezvous(store_, name, rank, global_ranks, options_->timeout, peers);
+  rank_order_ = Plan::in_rank_order(size);
+  engine_->add_group(group_);
+  init();
+}
+
+ProcessGroupNeuron::~ProcessGroupNeuron() {
+  if (engine_ != nullptr && group_ != nullptr && engine_ == Engine::running()) {
+    shutdown();
+  }
+}
+
+void ProcessGroupNeuron::startCoalescing() {
+  TORCH_CHECK(!coalescing_, "neuron: startCoalescing() inside startCoalescing()");
+  coalescing_ = c10::make_intrusive<NeuronWork>(rank_, c10d::OpType::COALESCED, "neuron:coalesced", *engine_);
+}
+
+c10::intrusive_ptr<c10d::Work> ProcessGroupNeuron::endCoalescing() {
+  TORCH_CHECK(coalescing_, "neuron: endCoalescing() without startCoalescing()");
+  auto work = std::move(coalescing_);
+  work->ready();
+  return work;
+}
+
+void ProcessGroupNeuron::setTimeout(std::chrono::milliseconds timeout) {
+  options_->timeout = timeout;
+}
+
+std::chrono::milliseconds ProcessGroupNeuron::timeout_or_default(std::chrono::milliseconds timeout) const {
+  return timeout.count() > 0 ? timeout : options_->timeout;
+}
+
+uint64_t ProcessGroupNeuron::getSequenceNumberForGroup() {
+  return group_->sequence();
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupNeuron::split(
+    const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+    const c10::intrusive_ptr<c10d::Backend::Options>& options) {
+  const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
+  if (mine == ranks.end()) {
+    return nullptr;
+  }
+  auto mine_options = c10::make_intrusive<Options>(*options_);
+  if (options) {
+    mine_options->timeout = options->timeout;
+    mine_options->group_name = options->group_name;
+    mine_options->group_desc = options->group_desc;
+  }
+  mine_options->global_ranks_in_group.clear();
+  for (const int r : ranks) {
+    mine_options->global_ranks_in_group.push_back(group_->global_rank(r));
+  }
+  auto prefixed = c10::make_intrusive<c10d::PrefixStore>("split", store);
+  return c10::make_intrusive<ProcessGroupNeuron>(
+      prefixed, static_cast<int>(mine - ranks.begin()), static_cast<int>(ranks.size()), mine_options);
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupNeuron::merge(
+    const c10::intrusive_ptr<c10d::Store>& store, const c10::intrusive_ptr<c10d::Backend::Options>& options,
+    const int& rank, const int& size) {
+  auto mine_options = c10::make_intrusive<Options>(*options_);
+  if (options) {
+    mine_options->timeout = options->timeout;
+    mine_options->group_name = options->group_name;
+    mine_options->group_desc = options->group_desc;
+    mine_options->global_ranks_in_group = options->global_ranks_in_group;
+  } else {
+    mine_options->global_ranks_in_group.clear();
+  }
+  auto prefixed = c10::make_intrusive<c10d::PrefixStore>("merge", store);
+  return c10::make_intrusive<ProcessGroupNeuron>(prefixed, rank, size, mine_options);
+}
+
+c10::intrusive_ptr<c10d::Backend> ProcessGroupNeuron::shrink(
+    const std::vector<int64_t>& ranks_to_exclude, int flags,
+    const c10::intrusive_ptr<c10d::Backend::Options>& options) {
+  std::vector<int> ranks;
+  for (int r = 0; r < size_; ++r) {
+    if (std::find(ranks_to_exclude.begin(), ranks_to_exclude.end(), r) == ranks_to_exclude.end()) {
+      ranks.push_back(r);
+    }
+  }
+  TORCH_CHECK_VALUE(!ranks.empty(), "neuron: shrink() would leave nobody in group '", group_->name(), "'");
+  auto prefixed =
+      c10::make_intrusive<c10d::PrefixStore>("shrink" + std::to_string(shrinks_++), store_);
+  return split(prefixed, ranks, options);
+}
+
+c10d::ErrorType ProcessGroupNeuron::getError() {
+  if (!group_->has_failed()) {
+    return c10d::ErrorType::SUCCESS;
+  }
+  switch (engine_->failure_of(*group_)) {
+    case Failure::kTimeout:
+      return c10d::ErrorType::TIMEOUT;
+    case Failure::kPeerLost:
+      return c10d::ErrorType::REMOTE_ERROR;
+    default:
+      return c10d::ErrorType::COMM_ERROR;
+  }
+}
+
+void ProcessGroupNeuron::waitForPendingWorks() {
+  engine_->drain(*group_, Clock::now() + options_->timeout);
+}
+
+void ProcessGroupNeuron::registerOnCompletionHook(
+    std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
+  engine_->add_hook(std::make_unique<CompletionHook>(group_, std::move(hook)));
+}
+
+at::Tensor ProcessGroupNeuron::allocateTensor(long size, at::TensorOptions options) {
+  return at::empty({size}, options); // all device memory is reachable by the peers
+}
+
+void ProcessGroupNeuron::abort() {
+  engine_->fail(
+      *group_,
+      {Failure::kAborted, "neuron: group '" + group_->name() + "' was aborted on rank " +
+           std::to_string(group_->global_rank(rank_))},
+      true);
+}
+
+void ProcessGroupNeuron::shutdown() {
+  engine_->fail(
+      *group_,
+      {Failure::kAborted, "neuron: group '" + group_->name() + "' was shut down on rank " +
+           std::to_string(group_->global_rank(rank_))},
+      false);
+  engine_->remove_group(group_);
+}
+
+void ProcessGroupNeuron::set_planner(Planner planner) {
+  planner_ = std::move(planner);
+  plans_.clear();
+}
+
+std::shared_ptr<const Plan> ProcessGroupNeuron::plan_for(Op op, int64_t bytes) {
+  if (!planner_) {
+    return rank_order_;
+  }
+  const int size_class = std::bit_width(static_cast<uint64_t>(bytes));
+  auto& plan = plans_[{op, size_class}];
+  if (!plan) {
+    plan = planner_(op, bytes);
+    for (const ReduceProgram& program : plan->programs) {
+      const std::string wrong = check_program(program, size_);
+      TORCH_CHECK_VALUE(wrong.empty(), "neuron: the schedule for ", op_name(op), " is wrong: ", wrong);
+    }
+  }
+  return plan;
+}
+
+} // namespace neuron

@@ -1,0 +1,65 @@
+"""Which simulated cluster this process runs on, from the environment. Read at the first use of a device."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collectives.topology import Cluster
+
+__all__ = ["current", "describe", "visible_cores"]
+
+
+def current() -> Cluster:
+    """The cluster of ``NEURON_DIST_CLUSTER`` (a product's name; trn2.48xlarge unless set).
+
+    ``NEURON_LOGICAL_NC_CONFIG``, or its newer spelling ``NEURON_RT_VIRTUAL_CORE_SIZE``, is the number of
+    physical cores in a logical one.
+    """
+    from collectives.topology import load_cluster  # PyYAML: not at import
+
+    product = os.environ.get("NEURON_DIST_CLUSTER") or "trn2.48xlarge"
+    for name in ("NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE"):
+        if value := os.environ.get(name):
+            return load_cluster(product, lnc=_number(name, value))
+    return load_cluster(product)
+
+
+def visible_cores(cores: int) -> int:
+    """How many of ``cores`` logical cores ``NEURON_RT_VISIBLE_CORES`` or ``NEURON_RT_NUM_CORES`` leaves."""
+    name = "NEURON_RT_VISIBLE_CORES"
+    if value := os.environ.get(name):
+        chosen: set[int] = set()
+        for part in value.split(","):
+            first, _, last = part.strip().partition("-")
+            chosen.update(range(_number(name, first), _number(name, last or first) + 1))
+        if not chosen or max(chosen) >= cores:
+            raise ValueError(f"{name}={value}: expected cores of 0 to {cores - 1}, like 0-3 or 0,2")
+        return len(chosen)
+    name = "NEURON_RT_NUM_CORES"
+    if value := os.environ.get(name):
+        count = _number(name, value)
+        if not 1 <= count <= cores:
+            raise ValueError(f"{name}={value}: expected 1 to {cores}")
+        return count
+    return cores
+
+
+def describe() -> tuple[int, int, str]:
+    """Visible devices, HBM bytes of one, and the name that messages use: what the native core asks for."""
+    cluster = current()
+    devices = visible_cores(cluster.cores_per_instance)
+    if devices > 127:
+        raise ValueError(
+            f"{cluster}: {devices} visible cores, but torch numbers at most 127 devices in a process; "
+            "set NEURON_RT_NUM_CORES or NEURON_RT_VISIBLE_CORES"
+        )
+    return devices, cluster.hbm_bytes_per_core, str(cluster)
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{name}: {text!r} is not a whole number") from None

@@ -1,0 +1,88 @@
+"""Register ``neuron`` with ``torch.distributed`` and create its process groups."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import traceback
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from neuron_dist import _C
+from neuron_dist.device import bind_local_rank
+
+__all__ = ["register"]
+
+
+def register() -> None:
+    """Makes ``init_process_group("neuron")`` and, for device neuron, ``init_process_group()`` work.
+
+    The backend serves devices ``neuron`` and ``cpu``; Gloo stays the default for ``cpu``. The backend ``fake``
+    is extended to device ``neuron``, since frameworks use it for mesh dimensions of size 1.
+    """
+    if not dist.is_available() or "neuron" in dist.Backend.backend_list:
+        return
+    dist.Backend.register_backend("neuron", _create, extended_api=True, devices=["neuron", "cpu"])
+    _extend_fake()
+
+
+def _extend_fake() -> None:
+    from torch.testing._internal.distributed import fake_pg  # noqa: F401  registers "fake"
+
+    capability = dist.Backend.backend_capability["fake"]
+    if "neuron" not in capability:
+        capability.append("neuron")
+
+
+def _create(opts: Any, pg_options: Any) -> Any:
+    """Creator for ``register_backend``; ``opts`` is c10d's ``DistributedBackendOptions``."""
+    timeout = opts.timeout if isinstance(opts.timeout, timedelta) else timedelta(seconds=opts.timeout)
+    return _C.create_process_group(
+        store=opts.store,
+        rank=opts.group_rank,
+        size=opts.group_size,
+        timeout=timeout,
+        group_name=opts.group_id or "default",
+        global_ranks=list(opts.global_ranks_in_group),
+        device_index=_bind_device(opts),
+        fp32_accumulation=_flag("NEURON_DIST_FP32_ACCUMULATION"),
+        stack_provider=_main_thread_stack,
+    )
+
+
+def _bind_device(opts: Any) -> int:
+    """Gives this process the one device that it has from now on, as TorchNeuron does, and returns its index.
+
+    ``LOCAL_RANK`` and ``LOCAL_WORLD_SIZE`` decide (torchrun sets them). Without them the ranks of the first
+    group stand on one machine, since ranks on several are refused, so its own numbers are the local ones.
+    """
+    global _device
+    if _device is None:
+        local_rank = int(os.environ.get("LOCAL_RANK", opts.group_rank))
+        local_world_size = int(os.environ.get("LOCAL_WORLD_SIZE", opts.group_size))
+        bind_local_rank(local_rank, local_world_size)
+        _device = local_rank
+    return _device
+
+
+_device: int | None = None
+
+
+def _flag(name: str) -> bool:
+    value = os.environ.get(name, "0")
+    if value not in ("0", "1"):
+        raise ValueError(f"{name} is {value!r}, expected 0 or 1")
+    return value == "1"
+
+
+def _main_thread_stack() -> str:
+    """The main thread's stack, for a peer that waits for this rank in vain."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return "".join(traceback.format_stack(frame, limit=12)) if frame is not None else ""
+
+
+atexit.register(_C.say_goodbye)
