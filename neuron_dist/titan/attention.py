@@ -43,9 +43,12 @@ def dense_attention(
     scale = q_BNLH.shape[-1] ** -0.5 if scale is None else scale
     scores = torch.matmul(q_BNLH, k_BNLH.transpose(-2, -1)).float() * scale
     if score_mod is not None:
-        scores = _over_scores(score_mod)(scores, *(torch.arange(n, device=scores.device) for n in scores.shape))
+        scores = _over_scores(score_mod)(
+            scores, *(torch.arange(n, device=scores.device) for n in scores.shape)
+        )
     batch, heads = block_mask.shape[:2]
-    hidden = ~create_mask(block_mask.mask_mod, batch, heads, *scores.shape[2:], device=scores.device)
+    queries, keys = scores.shape[2:]
+    hidden = ~create_mask(block_mask.mask_mod, batch, heads, queries, keys, device=scores.device)
     scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
     weights = torch.softmax(scores, dim=-1).masked_fill(hidden, 0.0)
     return torch.matmul(weights.to(v_BNLH.dtype), v_BNLH), torch.logsumexp(scores, dim=-1)
@@ -54,7 +57,9 @@ def dense_attention(
 def _over_scores(score_mod: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """A score_mod, which is written for one score, over all of batch, head, query and key."""
     for index in (4, 3, 2, 1):
-        score_mod = torch.vmap(score_mod, in_dims=(0, *(0 if i == index else None for i in range(1, 5))))
+        score_mod = torch.vmap(
+            score_mod, in_dims=(0, *(0 if i == index else None for i in range(1, 5)))
+        )
     return score_mod
 
 
@@ -87,10 +92,16 @@ class DenseFlexAttention(FlexAttention):
             scale=scale,
         )
         out_BLNH = out_BNLH.transpose(1, 2)
-        return out_BLNH if out_transform is None else out_transform(out_BLNH, lse_BNL.transpose(1, 2))
+        return (
+            out_BLNH if out_transform is None else out_transform(out_BLNH, lse_BNL.transpose(1, 2))
+        )
 
 
-@override(target=FlexAttention.Config, exact=True, description="attention with a dense mask, on any device")
+@override(
+    target=FlexAttention.Config,
+    exact=True,
+    description="attention with a dense mask, on any device",
+)
 def dense_flex_attention(config: FlexAttention.Config) -> DenseFlexAttention.Config:
     """Replaces FlexAttention wherever a model has it; named in ``override.imports``."""
     return derive(config, DenseFlexAttention.Config)

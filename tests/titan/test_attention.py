@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from neuron_dist.titan import shims
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+from neuron_dist.titan import shims
 
 shims.before_import("cpu")
 from neuron_dist.titan.attention import dense_attention  # noqa: E402
@@ -26,7 +27,9 @@ def window_after_zero(b, h, q, kv):  # type: ignore[no-untyped-def]
 DOCUMENTS = torch.tensor([[0] * 40 + [1] * 88, [0] * 128])
 
 
-@pytest.mark.parametrize("mask_mod", [causal_documents(DOCUMENTS), window_after_zero], ids=["documents", "window"])
+@pytest.mark.parametrize(
+    "mask_mod", [causal_documents(DOCUMENTS), window_after_zero], ids=["documents", "window"]
+)
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("with_score_mod", [False, True])
 def test_equals_flex_attention(mask_mod, kv_heads: int, with_score_mod: bool) -> None:  # type: ignore[no-untyped-def]
@@ -36,7 +39,14 @@ def test_equals_flex_attention(mask_mod, kv_heads: int, with_score_mod: bool) ->
     score_mod = (lambda s, b, h, q, kv: s + 0.1 * (q - kv) * (h + 1)) if with_score_mod else None
     out, lse = dense_attention(q, k, v, block_mask=block_mask, score_mod=score_mod, scale=0.3)
     want, want_lse = flex_attention(
-        q, k, v, block_mask=block_mask, score_mod=score_mod, scale=0.3, enable_gqa=kv_heads != 4, return_lse=True
+        q,
+        k,
+        v,
+        block_mask=block_mask,
+        score_mod=score_mod,
+        scale=0.3,
+        enable_gqa=kv_heads != 4,
+        return_lse=True,
     )
     torch.testing.assert_close(out, want, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(lse[:, :, 1:], want_lse[:, :, 1:], rtol=1e-5, atol=1e-5)

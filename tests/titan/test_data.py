@@ -7,10 +7,11 @@ from pathlib import Path
 
 import datasets
 import pytest
+from tokenizers import Tokenizer
+
 from neuron_dist.titan.corpus import python_corpus, split_document
 from neuron_dist.titan.data import load_path, text_files
 from neuron_dist.titan.tokenizer import VOCABULARY, tokenizer_folder, train_tokenizer
-from tokenizers import Tokenizer
 
 
 def test_the_corpus_is_the_same_each_time_and_no_larger_than_asked() -> None:
@@ -44,14 +45,22 @@ def test_a_tokenizer_of_another_size_is_trained(tmp_path: Path) -> None:
 def test_a_folder_gives_its_text_files_in_a_fixed_order(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / ".hidden").mkdir()
-    for name, content in (("b.txt", b"bee"), ("a.md", b"ay"), ("sub/c", "zé".encode()), ("x.bin", b"\0\xff"), (".hidden/d", b"no")):
+    for name, content in (
+        ("b.txt", b"bee"),
+        ("a.md", b"ay"),
+        ("sub/c", "zé".encode()),
+        ("x.bin", b"\0\xff"),
+        (".hidden/d", b"no"),
+    ):
         (tmp_path / name).write_bytes(content)
     assert [f.name for f in text_files(tmp_path)] == ["a.md", "b.txt", "c"]
     assert load_path(str(tmp_path))["text"] == ["ay", "bee", "zé"]
     assert load_path(str(tmp_path / "b.txt"))["text"] == ["bee"]
 
 
-def test_tables_and_saved_datasets_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_and_saved_datasets_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     rows = [{"body": "one"}, {"body": "two"}]
     table = tmp_path / "t.jsonl"
