@@ -85,4 +85,4 @@ def _main_thread_stack() -> str:
     return "".join(traceback.format_stack(frame, limit=12)) if frame is not None else ""
 
 
-atexit.register(_C.say_goodbye)
+atexit.register(_C.retire_engine)

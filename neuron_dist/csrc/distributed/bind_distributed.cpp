@@ -82,15 +82,14 @@ void bind_distributed(py::module_& m) {
         return peers == nullptr ? std::vector<std::string>{} : peers->block().flight.describe(limit);
       },
       py::arg("limit") = FlightRing::kEntries);
-  m.def("say_goodbye", [] {
-    py::gil_scoped_release no_gil;
-    if (Engine* engine = Engine::running()) {
-      engine->retire();
-    }
-    if (Peers* peers = Peers::running()) {
-      peers->say_goodbye();
-    }
-  });
+  m.def(
+      "retire_engine",
+      [] {
+        if (Engine* engine = Engine::running()) {
+          engine->retire();
+        }
+      },
+      "Before the interpreter ends: no thread calls into Python any more.");
 }
 
 } // namespace neuron
