@@ -12,13 +12,7 @@ from .torchrun import torchrun_train
 
 DP, REP, TP, PP, CP = (
     f"parallelism.{name}_degree"
-    for name in (
-        "data_parallel_shard",
-        "data_parallel_replicate",
-        "tensor_parallel",
-        "pipeline_parallel",
-        "context_parallel",
-    )
+    for name in ("data_parallel_shard", "data_parallel_replicate", "tensor_parallel", "pipeline_parallel", "context_parallel")
 )
 # layout -> ranks, settings
 LAYOUTS: dict[str, tuple[int, list[str]]] = {
@@ -41,24 +35,16 @@ needs_neuron = pytest.mark.skipif(not hasattr(torch, "neuron"), reason="torch.ne
 def losses(tmp_path_factory: pytest.TempPathFactory) -> Losses:
     """Losses of a layout on a (backend, device), each trained once."""
     seed = tmp_path_factory.mktemp("seed") / "out"
-    made = torchrun_train(
-        seed, 1, "llama3_parity", "checkpoint.enable=true", "checkpoint.create_seed_checkpoint=true"
-    )
+    made = torchrun_train(seed, 1, "llama3_parity", "checkpoint.enable=true", "checkpoint.create_seed_checkpoint=true")
     assert made.status == 0, made.output
-    start = [
-        "checkpoint.enable=true",
-        "checkpoint.load_only=true",
-        f"checkpoint.initial_load_path={seed}/checkpoint/step-0",
-    ]
+    start = ["checkpoint.enable=true", "checkpoint.load_only=true", f"checkpoint.initial_load_path={seed}/checkpoint/step-0"]
     known: dict[tuple[str, tuple[str, str]], list[float]] = {}
 
     def of(layout: str, where: tuple[str, str]) -> list[float]:
         if (layout, where) not in known:
             ranks, settings = LAYOUTS[layout]
             folder: Path = tmp_path_factory.mktemp(layout) / "out"
-            run = torchrun_train(
-                folder, ranks, "llama3_parity", *start, *settings, backend=where[0], device=where[1]
-            )
+            run = torchrun_train(folder, ranks, "llama3_parity", *start, *settings, backend=where[0], device=where[1])
             assert run.status == 0, run.output
             assert len(run.losses) == 4, run.output
             known[layout, where] = run.losses
@@ -70,13 +56,7 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> Losses:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("layout", "reference", "digits"),
-    [
-        ("tp2", "single", 5),
-        ("pp2", "single", 5),
-        ("cp2", "single", 5),
-        ("ddp2", "fsdp2", 5),
-        ("fsdp2-tp2", "fsdp2", 5),
-    ],
+    [("tp2", "single", 5), ("pp2", "single", 5), ("cp2", "single", 5), ("ddp2", "fsdp2", 5), ("fsdp2-tp2", "fsdp2", 5)],
 )
 def test_layouts_agree(losses: Losses, layout: str, reference: str, digits: int) -> None:
     assert losses(layout, GLOO) == pytest.approx(losses(reference, GLOO), rel=2 * 10**-digits)
