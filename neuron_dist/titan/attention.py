@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.attention.flex_attention import BlockMask
+from torch.nn.attention.flex_attention import BlockMask, create_mask
 from torchtitan.config.override import derive, override
 from torchtitan.models.common.attention import FlexAttention
 
@@ -42,21 +42,25 @@ def dense_attention(
         v_BNLH = v_BNLH.repeat_interleave(groups, dim=1)
     scale = q_BNLH.shape[-1] ** -0.5 if scale is None else scale
     scores = torch.matmul(q_BNLH, k_BNLH.transpose(-2, -1)).float() * scale
-    index = _indices(scores.shape, scores.device)
     if score_mod is not None:
-        scores = score_mod(scores, *index)
-    hidden = ~block_mask.mask_mod(*index)
+        scores = _over_scores(score_mod)(
+            scores, *(torch.arange(n, device=scores.device) for n in scores.shape)
+        )
+    batch, heads = block_mask.shape[:2]
+    queries, keys = scores.shape[2:]
+    hidden = ~create_mask(block_mask.mask_mod, batch, heads, queries, keys, device=scores.device)
     scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
     weights = torch.softmax(scores, dim=-1).masked_fill(hidden, 0.0)
     return torch.matmul(weights.to(v_BNLH.dtype), v_BNLH), torch.logsumexp(scores, dim=-1)
 
 
-def _indices(shape: torch.Size, device: torch.device) -> list[torch.Tensor]:
-    """Batch, head, query and key indices, each along its own dim, so that a mask_mod broadcasts over all four."""
-    return [
-        torch.arange(size, device=device).view([-1 if d == dim else 1 for d in range(4)])
-        for dim, size in enumerate(shape)
-    ]
+def _over_scores(score_mod: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A score_mod, which is written for one score, over all of batch, head, query and key."""
+    for index in (4, 3, 2, 1):
+        score_mod = torch.vmap(
+            score_mod, in_dims=(0, *(0 if i == index else None for i in range(1, 5)))
+        )
+    return score_mod
 
 
 class DenseFlexAttention(FlexAttention):
@@ -88,10 +92,16 @@ class DenseFlexAttention(FlexAttention):
             scale=scale,
         )
         out_BLNH = out_BNLH.transpose(1, 2)
-        return out_BLNH if out_transform is None else out_transform(out_BLNH, lse_BNL.transpose(1, 2))
+        return (
+            out_BLNH if out_transform is None else out_transform(out_BLNH, lse_BNL.transpose(1, 2))
+        )
 
 
-@override(target=FlexAttention.Config, exact=True, description="attention with a dense mask, on any device")
+@override(
+    target=FlexAttention.Config,
+    exact=True,
+    description="attention with a dense mask, on any device",
+)
 def dense_flex_attention(config: FlexAttention.Config) -> DenseFlexAttention.Config:
     """Replaces FlexAttention wherever a model has it; named in ``override.imports``."""
     return derive(config, DenseFlexAttention.Config)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from collectives.topology import Cluster, ClusterError, load_cluster
-
 from neuron_dist.titan import recipe as recipes
 from neuron_dist.titan import shims
 from neuron_dist.titan.data import apply_data
@@ -66,7 +65,10 @@ def check(
         findings = [*check_layout(config, ranks), *_support(config), *_tokenizer(config)]
     problems += wrong
     defaults = f"default of {loaded.own.config}"
-    problems += [Problem(loaded.source.where(k, defaults), k, value, expected) for k, value, expected in findings]
+    problems += [
+        Problem(loaded.source.where(k, defaults), k, value, expected)
+        for k, value, expected in findings
+    ]
     if problems:
         raise RecipeError(problems)
     return Plan(loaded, config, cluster, layout_of(config, ranks), device, backend)
@@ -84,7 +86,9 @@ def _cluster(recipe: Recipe, problems: list[Problem]) -> Cluster | None:
         return None
 
 
-def _ranks(recipe: Recipe, actual: int | None, cluster: Cluster | None, problems: list[Problem]) -> int:
+def _ranks(
+    recipe: Recipe, actual: int | None, cluster: Cluster | None, problems: list[Problem]
+) -> int:
     asked = recipe.own.launch.ranks
     where = recipe.source.where("launch.ranks")
     if asked is not None and asked < 1:
@@ -109,11 +113,23 @@ def _ranks(recipe: Recipe, actual: int | None, cluster: Cluster | None, problems
 
 
 def _backend(device: str, backend: str, problems: list[Problem]) -> None:
-    for option, value, known in (("--device", device, ("neuron", "cpu")), ("--backend", backend, ("neuron", "gloo"))):
+    for option, value, known in (
+        ("--device", device, ("neuron", "cpu")),
+        ("--backend", backend, ("neuron", "gloo")),
+    ):
         if value not in known:
-            problems.append(Problem(option, "", value, f"{value}: {one_of(value, known, option.strip('-'))}"))
+            problems.append(
+                Problem(option, "", value, f"{value}: {one_of(value, known, option.strip('-'))}")
+            )
     if (device, backend) == ("neuron", "gloo"):
-        problems.append(Problem("--backend", "", backend, "gloo moves CPU tensors only; expected --device cpu with it"))
+        problems.append(
+            Problem(
+                "--backend",
+                "",
+                backend,
+                "gloo moves CPU tensors only; expected --device cpu with it",
+            )
+        )
 
 
 def _configured(recipe: Recipe, problems: list[Problem]) -> Any:
@@ -143,10 +159,16 @@ def _config_function(recipe: Recipe) -> Any:
                 expected = f"cannot be imported here: {error}"
                 raise RecipeError([Problem(where("module"), "module", module, expected)]) from None
     else:
-        expected = f"{one_of(module, _supported_models, 'module')}, or the path of an importable one"
+        expected = (
+            f"{one_of(module, _supported_models, 'module')}, or the path of an importable one"
+        )
         raise RecipeError([Problem(where("module"), "module", module, expected)])
     if not callable(getattr(found, function, None)):
-        known = [n for n, v in vars(found).items() if getattr(v, "__module__", "") == found.__name__ and n[0].islower()]
+        known = [
+            n
+            for n, v in vars(found).items()
+            if getattr(v, "__module__", "") == found.__name__ and n[0].islower()
+        ]
         expected = one_of(function, known, f"config function of {module}")
         raise RecipeError([Problem(where("config"), "config", function, expected)])
     return getattr(found, function)
@@ -172,7 +194,9 @@ def _adapted(config: Any, recipe: Recipe) -> Any:
 def _has_flex(config: Any) -> bool:
     from torchtitan.models.common.attention import FlexAttention
 
-    return config.model_spec is not None and any(True for _ in config.model_spec.traverse(FlexAttention.Config))
+    return config.model_spec is not None and any(
+        True for _ in config.model_spec.traverse(FlexAttention.Config)
+    )
 
 
 def _support(config: Any) -> list[tuple[str, object, str]]:
@@ -206,7 +230,13 @@ def _tokenizer(config: Any) -> list[tuple[str, object, str]]:
     except Exception as error:  # the tokenizers library raises plain Exception on a bad file
         return [("hf_assets_path", folder, f"cannot be read as a tokenizer: {error}")]
     if embeddings is not None and size > embeddings:
-        return [("hf_assets_path", folder, f"has {size} tokens, expected at most {embeddings}, the model's vocabulary")]
+        return [
+            (
+                "hf_assets_path",
+                folder,
+                f"has {size} tokens, expected at most {embeddings}, the model's vocabulary",
+            )
+        ]
     return []
 
 

@@ -42,11 +42,15 @@ def apply_data(config: Any, data: DataSection, source: Source) -> tuple[Any, lis
     changes: dict[str, Any] = {"dataloader": _reading(config.dataloader, name, path)}
     validator = getattr(config.validator, "dataloader", None)
     if isinstance(validator, HuggingFaceTextDataLoader.Config):
-        changes["validator"] = dataclasses.replace(config.validator, dataloader=_reading(validator, name, path))
+        changes["validator"] = dataclasses.replace(
+            config.validator, dataloader=_reading(validator, name, path)
+        )
     folder = Path(data.tokenizer).expanduser().resolve() if data.tokenizer else tokenizer_folder()
     if not (folder / "tokenizer.json").is_file():
         expected = "expected a folder with tokenizer.json"
-        problems.append(Problem(source.where("data.tokenizer"), "data.tokenizer", data.tokenizer, expected))
+        problems.append(
+            Problem(source.where("data.tokenizer"), "data.tokenizer", data.tokenizer, expected)
+        )
     changes["hf_assets_path"] = str(folder)
     return dataclasses.replace(config, **changes), problems
 
@@ -61,10 +65,14 @@ def _register(data: DataSection) -> None:
     from torchtitan.hf_datasets.text_datasets import DATASETS
 
     DATASETS[CORPUS_DATASET] = DatasetConfig(
-        path="the Python installation", loader=lambda path: _dataset(python_corpus()), sample_processor=_text
+        path="the Python installation",
+        loader=lambda path: _dataset(python_corpus()),
+        sample_processor=_text,
     )
     DATASETS[PATH_DATASET] = DatasetConfig(
-        path="", loader=partial(load_path, text_key=data.text_key), sample_processor=partial(_text, key=data.text_key)
+        path="",
+        loader=partial(load_path, text_key=data.text_key),
+        sample_processor=partial(_text, key=data.text_key),
     )
 
 
@@ -81,7 +89,9 @@ def load_path(path: str, text_key: str = "text") -> Any:
     else:
         return _dataset([piece for file in text_files(place) for piece in _pieces(file)], text_key)
     if text_key not in loaded.column_names:
-        raise ValueError(f"{path}: no column {text_key!r}; data.text_key may be one of {', '.join(loaded.column_names)}")
+        raise ValueError(
+            f"{path}: no column {text_key!r}; data.text_key may be one of {', '.join(loaded.column_names)}"
+        )
     return loaded
 
 
@@ -89,7 +99,11 @@ def text_files(path: Path) -> list[Path]:
     """``path`` itself, or in a fixed order all files below it that hold UTF-8 text."""
     if path.is_file():
         return [path]
-    return [file for file in sorted(path.rglob("*")) if file.is_file() and _visible(file, path) and _is_text(file)]
+    return [
+        file
+        for file in sorted(path.rglob("*"))
+        if file.is_file() and _visible(file, path) and _is_text(file)
+    ]
 
 
 def _wrong_path(path: Path) -> str | None:
@@ -99,7 +113,9 @@ def _wrong_path(path: Path) -> str | None:
         return f"expected UTF-8 text, a table ({', '.join(_TABLES)}) or a folder"
     saved = any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
     if path.is_dir() and not saved and not text_files(path):
-        return "expected a folder with UTF-8 text files or a dataset saved with datasets' save_to_disk"
+        return (
+            "expected a folder with UTF-8 text files or a dataset saved with datasets' save_to_disk"
+        )
     if path.is_file() and path.stat().st_size == 0:
         return "is empty"
     return None

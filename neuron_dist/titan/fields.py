@@ -63,7 +63,9 @@ class Fields:
     def _convert(self, hint: Any, current: Any, value: Any, key: str) -> Any:
         hint, metadata = _unwrap(hint)
         if Suppress in metadata or _code(hint):
-            self._refuse(key, value, "is chosen by module and config, and cannot be set by a recipe")
+            self._refuse(
+                key, value, "is chosen by module and config, and cannot be set by a recipe"
+            )
             return current
         variants = _variants(hint)
         if variants:
@@ -74,7 +76,9 @@ class Fields:
         if dataclasses.is_dataclass(current):
             if isinstance(value, Mapping):
                 return self.apply(current, value, key)
-            self._refuse(key, value, f"expected a section with some of {', '.join(_hints(type(current)))}")
+            self._refuse(
+                key, value, f"expected a section with some of {', '.join(_hints(type(current)))}"
+            )
             return current
         if isinstance(current, dict) and isinstance(value, Mapping):
             value = {**current, **value}
@@ -82,7 +86,8 @@ class Fields:
 
     def _convert_variant(self, variants: dict[str, Any], current: Any, value: Any, key: str) -> Any:
         """A union of named sections: its name, ``{name: {fields}}``, or fields of the one that stands."""
-        name, inner = value, {}
+        name: Any = value
+        inner: Mapping[str, Any] = {}
         if isinstance(value, Mapping):
             if len(value) == 1 and next(iter(value)) in variants:
                 name, inner = next(iter(value.items()))
@@ -92,12 +97,18 @@ class Fields:
         if value is None and "none" in variants:
             name = "none"
         if name not in variants:
-            self._refuse(key, value, f"{one_of(name, variants, 'choice')}, each alone or as {{name: {{key: value}}}}")
+            self._refuse(
+                key,
+                value,
+                f"{one_of(name, variants, 'choice')}, each alone or as {{name: {{key: value}}}}",
+            )
             return current
         cls = variants[name]
         if cls is type(None):
             return None
-        return self.apply(current if type(current) is cls else cls(), inner, f"{key}.{name}" if inner else key)
+        return self.apply(
+            current if type(current) is cls else cls(), inner, f"{key}.{name}" if inner else key
+        )
 
     def _convert_list(self, element: type, current: Any, value: Any, key: str) -> Any:
         items = list(current or [])
@@ -108,10 +119,16 @@ class Fields:
                 elif isinstance(inner, Mapping):
                     items[int(index)] = self.apply(items[int(index)], inner, f"{key}.{index}")
                 else:
-                    self._refuse(f"{key}.{index}", inner, f"expected a section with some of {', '.join(_hints(element))}")
+                    self._refuse(
+                        f"{key}.{index}",
+                        inner,
+                        f"expected a section with some of {', '.join(_hints(element))}",
+                    )
             return items
         if not isinstance(value, list) or not all(isinstance(v, Mapping) for v in value):
-            self._refuse(key, value, f"expected a list of sections, each with {', '.join(_hints(element))}")
+            self._refuse(
+                key, value, f"expected a list of sections, each with {', '.join(_hints(element))}"
+            )
             return current
         built = [self._build(element, inner, f"{key}.{i}") for i, inner in enumerate(value)]
         return current if None in built else built
@@ -144,7 +161,9 @@ class Fields:
         try:
             return _adapter(hint).validate_json(json.dumps(value, default=str), strict=True)
         except ValidationError:
-            guess = nearest(value, [str(c) for c in _choices(hint)]) if isinstance(value, str) else ""
+            guess = (
+                nearest(value, [str(c) for c in _choices(hint)]) if isinstance(value, str) else ""
+            )
             self._refuse(key, value, f"expected {_describe(hint)}{guess}")
             return current
 
@@ -205,7 +224,12 @@ def _dataclass_element(hint: Any) -> type | None:
 
 def _code(hint: Any) -> bool:
     """Whether values of this type are code, which YAML cannot hold."""
-    return hint is Callable or get_origin(hint) is Callable or hint is typing.Callable or get_origin(hint) is type
+    return (
+        hint is Callable
+        or get_origin(hint) is Callable
+        or hint is typing.Callable
+        or get_origin(hint) is type
+    )
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:
@@ -215,7 +239,13 @@ def _choices(hint: Any) -> tuple[Any, ...]:
     return tuple(c for member in _members(hint) for c in _choices(member))
 
 
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    type(None): "null",
+}
 
 
 def _describe(hint: Any) -> str:

@@ -19,6 +19,8 @@ Finding = tuple[str, object, str]
 """Key path, its value, and what was expected."""
 
 _P = "parallelism."
+_MASK_BLOCK = 128
+"""Block size of the masks that torch's context parallelism makes."""
 _DEGREES = {
     "data_parallel_replicate_degree": "replicate",
     "data_parallel_shard_degree": "shard",
@@ -102,7 +104,11 @@ def _sizes(config: Any) -> Iterator[Finding]:
         if value < 1:
             yield f"training.{name}", value, "expected 1 or more"
     if config.training.global_batch_size < 1 and config.training.global_batch_size != -1:
-        yield "training.global_batch_size", config.training.global_batch_size, "expected 1 or more, or -1"
+        yield (
+            "training.global_batch_size",
+            config.training.global_batch_size,
+            "expected 1 or more, or -1",
+        )
     if config.metrics.log_freq < 1:
         yield "metrics.log_freq", config.metrics.log_freq, "expected 1 or more"
 
@@ -120,8 +126,14 @@ def _positive_degrees(config: Any) -> Iterator[Finding]:
 def _product(config: Any, ranks: int) -> Iterator[Finding]:
     degrees = _degrees(config)
     fixed = math.prod(v for v in degrees.values() if v != -1)
-    shown = " x ".join(f"{name} {value}" for name, value in degrees.items() if value > 1) or "all degrees 1"
-    largest = max((n for n in reversed(_DEGREES) if degrees[_DEGREES[n]] != -1), key=lambda n: degrees[_DEGREES[n]])
+    shown = (
+        " x ".join(f"{name} {value}" for name, value in degrees.items() if value > 1)
+        or "all degrees 1"
+    )
+    largest = max(
+        (n for n in reversed(_DEGREES) if degrees[_DEGREES[n]] != -1),
+        key=lambda n: degrees[_DEGREES[n]],
+    )
     value = degrees[_DEGREES[largest]]
     rest = fixed // value
     fits = f"; with the others as they are it would be {ranks // rest}" if ranks % rest == 0 else ""
@@ -129,7 +141,11 @@ def _product(config: Any, ranks: int) -> Iterator[Finding]:
         if ranks % fixed:
             yield _P + largest, value, f"the degrees ({shown}) do not divide {ranks} ranks"
     elif fixed != ranks:
-        yield _P + largest, value, f"the degrees ({shown}) multiply to {fixed}, expected {ranks}, the number of ranks{fits}"
+        yield (
+            _P + largest,
+            value,
+            f"the degrees ({shown}) multiply to {fixed}, expected {ranks}, the number of ranks{fits}",
+        )
 
 
 def _heads(config: Any, layout: Layout) -> Iterator[Finding]:
@@ -155,25 +171,40 @@ def _heads(config: Any, layout: Layout) -> Iterator[Finding]:
 
 def _sequence(config: Any, layout: Layout) -> Iterator[Finding]:
     seq_len = config.training.seq_len
-    tensor = layout.tensor if config.parallelism.enable_sequence_parallel else 1
-    context = 2 * layout.context if layout.context > 1 else 1
-    if seq_len % (tensor * context):
-        near = max(1, round(seq_len / (tensor * context))) * tensor * context
-        why = " x ".join(
-            text
-            for text, used in (
-                (f"tensor_parallel_degree {tensor}", tensor > 1),
-                (f"2 x context_parallel_degree {layout.context}", context > 1),
-            )
-            if used
+    factors = {
+        "tensor_parallel_degree": layout.tensor
+        if config.parallelism.enable_sequence_parallel
+        else 1
+    }
+    if layout.context > 1:
+        # torch shards a block mask in whole blocks; without one, TorchTitan pairs head with tail.
+        block = _MASK_BLOCK if _has_flex(config) else 2
+        factors |= {f"{block} x context_parallel_degree": block * layout.context}
+    multiple = math.lcm(*factors.values()) if _has_flex(config) else math.prod(factors.values())
+    if seq_len % multiple:
+        near = max(1, round(seq_len / multiple)) * multiple
+        why = ", ".join(name for name, factor in factors.items() if factor > 1)
+        yield (
+            "training.seq_len",
+            seq_len,
+            f"expected a multiple of {multiple} ({why}), such as {near}",
         )
-        yield "training.seq_len", seq_len, f"expected a multiple of {tensor * context} ({why}), such as {near}"
     try:
         longest = config.model_spec.model.max_seq_len
     except (AttributeError, ValueError):
         return
     if seq_len > longest:
-        yield "training.seq_len", seq_len, f"expected at most {longest}, the model's longest sequence"
+        yield (
+            "training.seq_len",
+            seq_len,
+            f"expected at most {longest}, the model's longest sequence",
+        )
+
+
+def _has_flex(config: Any) -> bool:
+    from torchtitan.models.common.attention import FlexAttention
+
+    return any(True for _ in config.model_spec.traverse(FlexAttention.Config))
 
 
 def _experts(config: Any, layout: Layout) -> Iterator[Finding]:
@@ -206,11 +237,18 @@ def _pipeline(config: Any, layout: Layout) -> Iterator[Finding]:
     if layout.pipeline == 1:
         return
     from torch.distributed.pipelining import schedules
-    from torchtitan.distributed.pipeline_parallel import _generate_llm_fqn_per_model_part, _get_pipeline_metadata
+    from torchtitan.distributed.pipeline_parallel import (
+        _generate_llm_fqn_per_model_part,
+        _get_pipeline_metadata,
+    )
 
     parallelism = config.parallelism
     if config.model_spec.pipelining_fn is None:
-        yield _P + "pipeline_parallel_degree", layout.pipeline, f"{config.model_spec.name} cannot be pipelined; expected 1"
+        yield (
+            _P + "pipeline_parallel_degree",
+            layout.pipeline,
+            f"{config.model_spec.name} cannot be pipelined; expected 1",
+        )
         return
     try:
         schedules.get_schedule_class(parallelism.pipeline_parallel_schedule)
@@ -227,9 +265,17 @@ def _pipeline(config: Any, layout: Layout) -> Iterator[Finding]:
         dims: Any = SimpleNamespace(pp=layout.pipeline)
         _generate_llm_fqn_per_model_part(*_get_pipeline_metadata(dims, parallelism, model))
     except (ValueError, AssertionError) as error:
-        key = "pipeline_parallel_degree" if parallelism.pipeline_parallel_layers_per_stage is None else "pipeline_parallel_layers_per_stage"
+        key = (
+            "pipeline_parallel_degree"
+            if parallelism.pipeline_parallel_layers_per_stage is None
+            else "pipeline_parallel_layers_per_stage"
+        )
         layers = len(getattr(model, "layers", []))
-        yield _P + key, getattr(parallelism, key), f"the model's {layers} layers do not split so: {error}"
+        yield (
+            _P + key,
+            getattr(parallelism, key),
+            f"the model's {layers} layers do not split so: {error}",
+        )
 
 
 def _checkpoint(config: Any, layout: Layout) -> Iterator[Finding]:

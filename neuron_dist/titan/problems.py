@@ -61,6 +61,10 @@ def one_of(word: object, known: Iterable[str], what: str) -> str:
 
 
 def _yaml_like(value: object) -> str:
-    text = {None: "null", True: "true", False: "false"}.get(value) if isinstance(value, bool | None) else None
+    text = (
+        {None: "null", True: "true", False: "false"}.get(value)
+        if isinstance(value, bool | None)
+        else None
+    )
     shown = text if text is not None else repr(value)
     return shown if len(shown) <= 120 else shown[:117] + "..."

@@ -58,7 +58,10 @@ def log_to(folder: Path, rank: int, metrics_rank: int) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     root = logging.getLogger()
     # torch's own loggers have handlers of their own, and do not pass records on.
-    loggers = [root, *(v for k, v in root.manager.loggerDict.items() if k.partition(".")[0] == "torch")]
+    loggers = [
+        root,
+        *(v for k, v in root.manager.loggerDict.items() if k.partition(".")[0] == "torch"),
+    ]
     owners = [owner for owner in loggers if isinstance(owner, logging.Logger) and owner.handlers]
     for handler in [h for owner in owners for h in owner.handlers]:
         handler.addFilter(_Terminal(rank, metrics_rank))

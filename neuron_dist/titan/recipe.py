@@ -13,7 +13,15 @@ from neuron_dist.titan.fields import Fields
 from neuron_dist.titan.problems import MISSING, Problem, RecipeError, one_of
 from neuron_dist.titan.source import Source
 
-__all__ = ["ClusterSection", "DataSection", "LaunchSection", "Recipe", "find", "load", "recipe_names"]
+__all__ = [
+    "ClusterSection",
+    "DataSection",
+    "LaunchSection",
+    "Recipe",
+    "find",
+    "load",
+    "recipe_names",
+]
 
 
 @dataclass(kw_only=True)
@@ -77,7 +85,9 @@ class Recipe:
 
 def recipe_names() -> list[str]:
     """Names of the recipes that ship with the package."""
-    return sorted(f.name.removesuffix(".yaml") for f in _shipped().iterdir() if f.name.endswith(".yaml"))
+    return sorted(
+        f.name.removesuffix(".yaml") for f in _shipped().iterdir() if f.name.endswith(".yaml")
+    )
 
 
 def find(recipe: str) -> Path:
@@ -91,7 +101,9 @@ def find(recipe: str) -> Path:
         hint = one_of(path.name, siblings or shipped, f"file in {path.parent}")
         raise RecipeError([Problem("--recipe", "", None, f"{recipe}: no such file; {hint}")])
     if recipe not in recipe_names():
-        raise RecipeError([Problem("--recipe", "", None, f"{recipe}: {one_of(recipe, recipe_names(), 'recipe')}")])
+        raise RecipeError(
+            [Problem("--recipe", "", None, f"{recipe}: {one_of(recipe, recipe_names(), 'recipe')}")]
+        )
     with resources.as_file(_shipped() / f"{recipe}.yaml") as file:
         return file
 
@@ -115,10 +127,19 @@ def load(recipe: str, settings: Sequence[str] = ()) -> Recipe:
             problems.append(Problem(source.name, key, MISSING, f"expected the {_NEEDED[key]}"))
     data = own.data
     if data.corpus and data.path:
-        problems.append(Problem(source.where("data.path"), "data.path", data.path, "stands beside data.corpus; give one"))
+        problems.append(
+            Problem(
+                source.where("data.path"),
+                "data.path",
+                data.path,
+                "stands beside data.corpus; give one",
+            )
+        )
     if problems:
         raise RecipeError(problems)
-    return Recipe(path.stem, source, own, {k: v for k, v in source.values.items() if k not in OWN_KEYS})
+    return Recipe(
+        path.stem, source, own, {k: v for k, v in source.values.items() if k not in OWN_KEYS}
+    )
 
 
 _NEEDED = {

@@ -19,6 +19,8 @@ from neuron_dist.titan.problems import Problem, RecipeError
 
 __all__ = ["main", "parse_args", "train"]
 
+_MAX_DEVICES = 127
+"""As many as torch numbers in a process."""
 EXIT_RECIPE = 2
 """Exit status of every rank when the recipe cannot run."""
 
@@ -48,11 +50,22 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
         allow_abbrev=False,
         add_help=_rank() == 0,
     )
-    parser.add_argument("--recipe", required=True, help="a YAML file, or the name of a recipe that ships with the package")
-    parser.add_argument("--backend", default="neuron", help="c10d backend: neuron (default) or gloo")
+    parser.add_argument(
+        "--recipe",
+        required=True,
+        help="a YAML file, or the name of a recipe that ships with the package",
+    )
+    parser.add_argument(
+        "--backend", default="neuron", help="c10d backend: neuron (default) or gloo"
+    )
     parser.add_argument("--device", default="neuron", help="device: neuron (default) or cpu")
     parser.add_argument(
-        "--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="sets a key of the recipe, such as training.steps=5"
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        help="sets a key of the recipe, such as training.steps=5",
     )
     return parser.parse_args(argv)
 
@@ -67,13 +80,25 @@ def train(plan: Plan) -> None:
     from neuron_dist.titan.summary import Recorder, summary
 
     config, layout = plan.config, plan.layout
-    for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "localhost"), ("MASTER_PORT", "0")):
+    for name, value in (
+        ("RANK", "0"),
+        ("LOCAL_RANK", "0"),
+        ("WORLD_SIZE", "1"),
+        ("LOCAL_WORLD_SIZE", "1"),
+        ("MASTER_ADDR", "localhost"),
+        ("MASTER_PORT", "0"),
+    ):
         os.environ.setdefault(name, value)
+    _simulate(plan)
     shims.after_import(plan.device, plan.backend, plan.cluster)
     init_logger()
     logs = Path(config.dump_folder) / "logs"
     log_to(logs, _rank(), layout.metrics_rank)
-    sl.init_structured_logger(source="training", output_dir=config.dump_folder, enable=config.debug.enable_structured_logging)
+    sl.init_structured_logger(
+        source="training",
+        output_dir=config.dump_folder,
+        enable=config.debug.enable_structured_logging,
+    )
     recorder = Recorder()
     trainer: Any = None
     try:
@@ -95,8 +120,18 @@ def train(plan: Plan) -> None:
     if _rank() == 0:
         memory = "resident" if plan.device == "cpu" else f"of {plan.device} memory"
         where = f"device {plan.device}, backend {plan.backend}, {plan.cluster}"
-        text = summary(plan.recipe.name, str(layout), where, recorders, layout.metrics_rank, memory, logs)
+        text = summary(
+            plan.recipe.name, str(layout), where, recorders, layout.metrics_rank, memory, logs
+        )
         print(text, flush=True)
+
+
+def _simulate(plan: Plan) -> None:
+    """Tells the device which cluster it is part of; it looks at its first use."""
+    os.environ["NEURON_DIST_CLUSTER"] = plan.cluster.product
+    os.environ["NEURON_LOGICAL_NC_CONFIG"] = str(plan.cluster.lnc)
+    if plan.cluster.cores_per_instance > _MAX_DEVICES:
+        os.environ.setdefault("NEURON_RT_NUM_CORES", os.environ["LOCAL_WORLD_SIZE"])
 
 
 def _gather(recorder: Any, ranks: int) -> list[Any]:
@@ -113,7 +148,16 @@ def _peak_bytes(device: str) -> int:
 
 def _need_device(device: str) -> None:
     if device != "cpu" and not (hasattr(torch, device) and getattr(torch, device).is_available()):
-        raise RecipeError([Problem("--device", "", device, f"torch has no device {device!r} here; --device cpu always works")])
+        raise RecipeError(
+            [
+                Problem(
+                    "--device",
+                    "",
+                    device,
+                    f"torch has no device {device!r} here; --device cpu always works",
+                )
+            ]
+        )
 
 
 def _offline() -> None:
@@ -138,7 +182,9 @@ def _rank() -> int:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise RecipeError([Problem("command line", "", None, f"{message}\n    {self.format_usage().strip()}")])
+        raise RecipeError(
+            [Problem("command line", "", None, f"{message}\n    {self.format_usage().strip()}")]
+        )
 
 
 def _refuse(text: str) -> NoReturn:

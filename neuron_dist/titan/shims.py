@@ -21,11 +21,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from collectives.topology import Cluster
 
+from collectives.topology import Cluster
 from neuron_dist.titan.peak_flops import peak_flops
 
-__all__ = ["after_import", "before_import", "device_module", "spmd_backend", "torch_knows_spmd_types"]
+__all__ = [
+    "after_import",
+    "before_import",
+    "device_module",
+    "spmd_backend",
+    "torch_knows_spmd_types",
+]
 
 
 def before_import(device: str) -> None:
@@ -66,7 +72,7 @@ def stub_triton_kernels() -> None:
         return kernel
 
     stub = types.ModuleType(name, "Stands for kernels that need triton.")
-    stub.__getattr__ = missing  # type: ignore[method-assign]
+    vars(stub)["__getattr__"] = missing
     sys.modules[name] = stub
 
 
@@ -79,7 +85,9 @@ def select_device(device: str) -> None:
     from torchtitan.tools import utils
 
     if utils.device_type != device and "torchtitan.components.metrics" in sys.modules:
-        raise RuntimeError(f"TorchTitan was imported for device {utils.device_type!r}; start a new process for {device!r}")
+        raise RuntimeError(
+            f"TorchTitan was imported for device {utils.device_type!r}; start a new process for {device!r}"
+        )
     utils.device_type = device
     utils.device_module = device_module(device)
 
@@ -163,7 +171,11 @@ def provide_set_timeout() -> None:
         group = dist.group.WORLD if group is None else group
         assert group is not None
         for device in group._device_types:
-            group._get_backend(device)._set_default_timeout(timeout)
+            backend: Any = group._get_backend(device)
+            if hasattr(backend, "_set_default_timeout"):  # Gloo's own spelling
+                backend._set_default_timeout(timeout)
+            elif backend.name() != "fake":  # a group of one rank, which waits for nobody
+                backend.set_timeout(timeout)
 
     dist.set_timeout = set_timeout  # type: ignore[attr-defined]
 
@@ -172,7 +184,9 @@ def torch_knows_spmd_types() -> bool:
     """Whether FSDP2 takes parameters of TorchTitan's default ``spmd_types`` (torch 2.14 and up)."""
     from torch.distributed.fsdp import _fully_shard
 
-    return any("spmd_types" in file.read_text() for file in Path(*_fully_shard.__path__).glob("*.py"))
+    return any(
+        "spmd_types" in file.read_text() for file in Path(*_fully_shard.__path__).glob("*.py")
+    )
 
 
 def spmd_backend() -> str:
@@ -187,8 +201,11 @@ def accept_microbatch_lists() -> None:
     """Lets pipeline schedules' ``step`` take microbatches as lists. Unnecessary from torch 2.14."""
     from torch.distributed.pipelining import schedules
 
-    for cls in (schedules.PipelineScheduleSingle, schedules.PipelineScheduleMulti):
-        if "arg_mbs" not in inspect.signature(cls.step).parameters and not hasattr(cls.step, "__wrapped__"):
+    classes: tuple[Any, ...] = (schedules.PipelineScheduleSingle, schedules.PipelineScheduleMulti)
+    for cls in classes:
+        if "arg_mbs" not in inspect.signature(cls.step).parameters and not hasattr(
+            cls.step, "__wrapped__"
+        ):
             cls.step = _with_microbatch_lists(cls.step)
 
 
@@ -214,7 +231,9 @@ def _with_microbatch_lists(step: Any) -> Any:
             stage.clear_runtime_states()
         self._step_microbatches(arg_mbs, kwarg_mbs, target_mbs, **common)
         last = next((stage for stage in stages if stage.is_last), None)
-        return self._merge_outputs(last.output_chunks) if last is not None and return_outputs else None
+        return (
+            self._merge_outputs(last.output_chunks) if last is not None and return_outputs else None
+        )
 
     return step_lists
 
@@ -224,10 +243,14 @@ def build_block_masks_eagerly() -> None:
 
     Unnecessary once TorchTitan compiles ``create_block_mask`` on CUDA only, or torch's compiler is quick there.
     """
+    from torch.distributed.tensor.experimental._context_parallel import (
+        _attention as context_parallel,
+    )
     from torch.nn.attention.flex_attention import create_block_mask
     from torchtitan.models.common import attention
 
     attention._compiled_create_block_mask = create_block_mask
+    context_parallel._compiled_create_block_mask = create_block_mask  # type: ignore[assignment]
 
 
 def reduce_by_sum() -> None:
@@ -251,7 +274,10 @@ def reduce_by_sum() -> None:
 
     fsdp.disable_fsdp_gradient_division = disable_and_sum
     for name, module in list(sys.modules.items()):
-        if name.startswith("torchtitan.") and vars(module).get("disable_fsdp_gradient_division") is divide:
+        if (
+            name.startswith("torchtitan.")
+            and vars(module).get("disable_fsdp_gradient_division") is divide
+        ):
             module.disable_fsdp_gradient_division = disable_and_sum  # type: ignore[attr-defined]
 
 

@@ -20,12 +20,18 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in rules if tag not in ("tag:yaml.org,2002:float", "tag:yaml.org,2002:bool")]
+    first: [
+        (tag, pattern)
+        for tag, pattern in rules
+        if tag not in ("tag:yaml.org,2002:float", "tag:yaml.org,2002:bool")
+    ]
     for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*[eE][-+]?\d+|\d[\d_]*\.[\d_]*|\.\d+([eE][-+]?\d+)?|\.(inf|Inf|INF))$|\.(nan|NaN|NAN)$"),
+    re.compile(
+        r"[-+]?(\d[\d_]*\.?[\d_]*[eE][-+]?\d+|\d[\d_]*\.[\d_]*|\.\d+([eE][-+]?\d+)?|\.(inf|Inf|INF))$|\.(nan|NaN|NAN)$"
+    ),
     list("-+0123456789."),
 )
 _Loader.add_implicit_resolver(
@@ -66,15 +72,28 @@ def read(path: Path) -> Source:
         raise RecipeError([Problem(name, "", None, f"cannot be read: {error}")]) from None
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise RecipeError([Problem(name + line, "", None, f"is not valid YAML: {error.problem}")]) from None
+        raise RecipeError(
+            [Problem(name + line, "", None, f"is not valid YAML: {error.problem}")]
+        ) from None
     source = Source(name)
     if not isinstance(root, yaml.MappingNode):
-        raise RecipeError([Problem(name, "", None, "expected a mapping with module, config and TorchTitan's sections")])
+        raise RecipeError(
+            [
+                Problem(
+                    name,
+                    "",
+                    None,
+                    "expected a mapping with module, config and TorchTitan's sections",
+                )
+            ]
+        )
     problems: list[Problem] = []
     try:
         source.values = _plain(root, "", source, problems)
     except yaml.MarkedYAMLError as error:
-        raise RecipeError([Problem(name, "", None, f"is not valid YAML: {error.problem}")]) from None
+        raise RecipeError(
+            [Problem(name, "", None, f"is not valid YAML: {error.problem}")]
+        ) from None
     if problems:
         raise RecipeError(problems)
     return source
@@ -138,14 +157,19 @@ def _plain(node: yaml.Node, key: str, source: Source, problems: list[Problem]) -
             path = f"{key}.{name}" if key else name
             place = f"{source.name}:{key_node.start_mark.line + 1}"
             if name in values:
-                problems.append(Problem(place, path, "", f"stands twice, first at {source.places[path]}"))
+                problems.append(
+                    Problem(place, path, "", f"stands twice, first at {source.places[path]}")
+                )
             source.places[path] = place
             values[name] = _plain(value_node, path, source, problems)
         return values
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             source.places[f"{key}.{index}"] = f"{source.name}:{item.start_mark.line + 1}"
-        return [_plain(item, f"{key}.{index}", source, problems) for index, item in enumerate(node.value)]
+        return [
+            _plain(item, f"{key}.{index}", source, problems)
+            for index, item in enumerate(node.value)
+        ]
     return _construct(node)
 
 

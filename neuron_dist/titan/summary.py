@@ -42,17 +42,30 @@ class Recorder:
 
 
 def summary(
-    recipe: str, layout: str, where: str, recorders: list[Recorder], metrics_rank: int, memory: str, logs: Path
+    recipe: str,
+    layout: str,
+    where: str,
+    recorders: list[Recorder],
+    metrics_rank: int,
+    memory: str,
+    logs: Path,
 ) -> str:
     """The summary of a run from the recorders of all ranks, in rank order."""
     seen = recorders[metrics_rank]
-    lines = [("recipe", f"{recipe}, {len(recorders)} rank{'s' * (len(recorders) > 1)}: {layout}; {where}")]
+    lines = [
+        (
+            "recipe",
+            f"{recipe}, {len(recorders)} rank{'s' * (len(recorders) > 1)}: {layout}; {where}",
+        )
+    ]
     if seen.losses:
         first, last = min(seen.losses), max(seen.losses)
         lines.append(("steps", f"{first} to {last}" if first != last else str(first)))
         lines.append(("loss", f"{seen.losses[first]:.5f} -> {seen.losses[last]:.5f}"))
         # The first step pays for warming up, so it counts only where it is alone.
-        times = [s for step, s in seen.seconds.items() if step != first] or list(seen.seconds.values())
+        times = [s for step, s in seen.seconds.items() if step != first] or list(
+            seen.seconds.values()
+        )
         lines.append(("time", f"{statistics.median(times):.3f} s a step (median)"))
     else:
         lines.append(("steps", "none"))

@@ -12,7 +12,13 @@ from .torchrun import torchrun_train
 
 DP, REP, TP, PP, CP = (
     f"parallelism.{name}_degree"
-    for name in ("data_parallel_shard", "data_parallel_replicate", "tensor_parallel", "pipeline_parallel", "context_parallel")
+    for name in (
+        "data_parallel_shard",
+        "data_parallel_replicate",
+        "tensor_parallel",
+        "pipeline_parallel",
+        "context_parallel",
+    )
 )
 # layout -> ranks, settings
 LAYOUTS: dict[str, tuple[int, list[str]]] = {
@@ -20,9 +26,9 @@ LAYOUTS: dict[str, tuple[int, list[str]]] = {
     "tp2": (2, [f"{TP}=2"]),
     "pp2": (2, [f"{PP}=2", "parallelism.pipeline_parallel_schedule=1F1B"]),
     "cp2": (2, [f"{CP}=2"]),
-    "fsdp2": (2, [f"{DP}=2", "training.local_batch_size=2"]),
-    "ddp2": (2, [f"{REP}=2", f"{DP}=1", "training.local_batch_size=2"]),
-    "fsdp2-tp2": (4, [f"{DP}=2", f"{TP}=2", "training.local_batch_size=2"]),
+    "fsdp2": (2, [f"{DP}=2", "training.local_batch_size=1"]),
+    "ddp2": (2, [f"{REP}=2", f"{DP}=1", "training.local_batch_size=1"]),
+    "fsdp2-tp2": (4, [f"{DP}=2", f"{TP}=2", "training.local_batch_size=1"]),
 }
 GLOO = ("gloo", "cpu")
 NEURON = ("neuron", "neuron")
@@ -35,16 +41,24 @@ needs_neuron = pytest.mark.skipif(not hasattr(torch, "neuron"), reason="torch.ne
 def losses(tmp_path_factory: pytest.TempPathFactory) -> Losses:
     """Losses of a layout on a (backend, device), each trained once."""
     seed = tmp_path_factory.mktemp("seed") / "out"
-    made = torchrun_train(seed, 1, "llama3_parity", "checkpoint.enable=true", "checkpoint.create_seed_checkpoint=true")
+    made = torchrun_train(
+        seed, 1, "llama3_parity", "checkpoint.enable=true", "checkpoint.create_seed_checkpoint=true"
+    )
     assert made.status == 0, made.output
-    start = ["checkpoint.enable=true", "checkpoint.load_only=true", f"checkpoint.initial_load_path={seed}/checkpoint/step-0"]
+    start = [
+        "checkpoint.enable=true",
+        "checkpoint.load_only=true",
+        f"checkpoint.initial_load_path={seed}/checkpoint/step-0",
+    ]
     known: dict[tuple[str, tuple[str, str]], list[float]] = {}
 
     def of(layout: str, where: tuple[str, str]) -> list[float]:
         if (layout, where) not in known:
             ranks, settings = LAYOUTS[layout]
             folder: Path = tmp_path_factory.mktemp(layout) / "out"
-            run = torchrun_train(folder, ranks, "llama3_parity", *start, *settings, backend=where[0], device=where[1])
+            run = torchrun_train(
+                folder, ranks, "llama3_parity", *start, *settings, backend=where[0], device=where[1]
+            )
             assert run.status == 0, run.output
             assert len(run.losses) == 4, run.output
             known[layout, where] = run.losses
@@ -56,7 +70,13 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> Losses:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("layout", "reference", "digits"),
-    [("tp2", "single", 5), ("pp2", "single", 5), ("cp2", "single", 5), ("ddp2", "fsdp2", 5), ("fsdp2-tp2", "fsdp2", 5)],
+    [
+        ("tp2", "single", 5),
+        ("pp2", "single", 5),
+        ("cp2", "single", 5),
+        ("ddp2", "fsdp2", 5),
+        ("fsdp2-tp2", "fsdp2", 5),
+    ],
 )
 def test_layouts_agree(losses: Losses, layout: str, reference: str, digits: int) -> None:
     assert losses(layout, GLOO) == pytest.approx(losses(reference, GLOO), rel=2 * 10**-digits)

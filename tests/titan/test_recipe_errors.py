@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from neuron_dist.titan import source as yaml_source
 from neuron_dist.titan.check import check
 from neuron_dist.titan.problems import RecipeError
@@ -27,7 +28,9 @@ parallelism:
 """
 
 
-def refused(tmp_path: Path, text: str = RECIPE, *settings: str, ranks: int | None = 4, **options: str) -> str:
+def refused(
+    tmp_path: Path, text: str = RECIPE, *settings: str, ranks: int | None = 4, **options: str
+) -> str:
     file = tmp_path / "mine.yaml"
     file.write_text(text)
     with pytest.raises(RecipeError) as caught:
@@ -38,7 +41,13 @@ def refused(tmp_path: Path, text: str = RECIPE, *settings: str, ranks: int | Non
 def test_the_recipe_itself_is_right(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(RECIPE)
-    plan = check(str(file), ["optimizer.param_groups.0.optimizer_kwargs.lr=1e-3"], ranks=4, device="cpu", backend="gloo")
+    plan = check(
+        str(file),
+        ["optimizer.param_groups.0.optimizer_kwargs.lr=1e-3"],
+        ranks=4,
+        device="cpu",
+        backend="gloo",
+    )
     assert plan.config.training.steps == 2
     assert plan.config.optimizer.param_groups[0].optimizer_kwargs["lr"] == 1e-3
     assert "betas" in plan.config.optimizer.param_groups[0].optimizer_kwargs
@@ -66,8 +75,9 @@ SETTINGS = [
     ("parallelism.tensor_parallel_degree=-2", ["expected 1 or more"]),
     ("parallelism.data_parallel_shard_degree=-1 parallelism.tensor_parallel_degree=3", ["do not divide 4 ranks"]),
     ("parallelism.pipeline_parallel_degree=2", ["multiply to 8, expected 4"]),
-    ("training.seq_len=255", ["expected a multiple of 2 (tensor_parallel_degree 2), such as 25"]),
+    ("training.seq_len=255", ["expected a multiple of 2 (tensor_parallel_degree), such as 25"]),
     ("training.seq_len=1000000", ["expected at most", "longest sequence"]),
+    ("training.seq_len=320 parallelism.data_parallel_shard_degree=1 parallelism.context_parallel_degree=2", ["multiple of 256"]),
     ("training.global_batch_size=6", ["expected a multiple of 4", "such as"]),
     ("launch.ranks=8", ["but 4 were started", "--nproc-per-node 8"]),
     ("cluster.product=trn2.48xlrge", ["did you mean 'trn2.48xlarge'"]),
@@ -106,21 +116,42 @@ def test_file_and_line_are_named(tmp_path: Path) -> None:
 
 
 def test_all_problems_come_at_once(tmp_path: Path) -> None:
-    message = refused(tmp_path, RECIPE, "training.stepz=5", "training.dtype=half", "parallelism.tensor_parallel_degree=3")
-    for key in ("training.stepz", "training.dtype", "parallelism.tensor_parallel_degree", "training.seq_len"):
+    message = refused(
+        tmp_path,
+        RECIPE,
+        "training.stepz=5",
+        "training.dtype=half",
+        "parallelism.tensor_parallel_degree=3",
+    )
+    for key in (
+        "training.stepz",
+        "training.dtype",
+        "parallelism.tensor_parallel_degree",
+        "training.seq_len",
+    ):
         assert f"{key}: " in message
 
 
 def test_degrees_that_do_not_divide_the_heads(tmp_path: Path) -> None:
-    text = RECIPE.replace("ranks: 4", "ranks: 32").replace("tensor_parallel_degree: 2", "tensor_parallel_degree: 16")
+    text = RECIPE.replace("ranks: 4", "ranks: 32").replace(
+        "tensor_parallel_degree: 2", "tensor_parallel_degree: 16"
+    )
     assert "16 key-value heads" not in refused(tmp_path, text, "training.stepz=1", ranks=32)
-    text = text.replace("ranks: 32", "ranks: 64").replace("tensor_parallel_degree: 16", "tensor_parallel_degree: 32")
+    text = text.replace("ranks: 32", "ranks: 64").replace(
+        "tensor_parallel_degree: 16", "tensor_parallel_degree: 32"
+    )
     assert "does not divide the 16 attention heads of layer 0" in refused(tmp_path, text, ranks=64)
 
 
 def test_too_many_pipeline_stages(tmp_path: Path) -> None:
-    degrees = ["parallelism.pipeline_parallel_degree=16", "parallelism.data_parallel_shard_degree=1", "parallelism.tensor_parallel_degree=1"]
-    message = refused(tmp_path, RECIPE, *degrees, "launch.ranks=16", "training.local_batch_size=16", ranks=16)
+    degrees = [
+        "parallelism.pipeline_parallel_degree=16",
+        "parallelism.data_parallel_shard_degree=1",
+        "parallelism.tensor_parallel_degree=1",
+    ]
+    message = refused(
+        tmp_path, RECIPE, *degrees, "launch.ranks=16", "training.local_batch_size=16", ranks=16
+    )
     assert "6 layers do not split" in message
 
 
@@ -165,12 +196,24 @@ def test_settings_keep_the_rest_of_a_section(tmp_path: Path) -> None:
     file.write_text(RECIPE)
     recipe = load(str(file), ["training.steps=7", "parallelism={tensor_parallel_degree: 1}"])
     assert recipe.titan["training"] == {"seq_len": 256, "local_batch_size": 2, "steps": 7}
-    assert recipe.titan["parallelism"] == {"data_parallel_shard_degree": 2, "tensor_parallel_degree": 1}
+    assert recipe.titan["parallelism"] == {
+        "data_parallel_shard_degree": 2,
+        "tensor_parallel_degree": 1,
+    }
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("8e-4", 8e-4), ("1.5", 1.5), ("no", "no"), ("true", True), ("null", None), ("[1, 2]", [1, 2]), ("5", 5), (".5", 0.5)],
+    [
+        ("8e-4", 8e-4),
+        ("1.5", 1.5),
+        ("no", "no"),
+        ("true", True),
+        ("null", None),
+        ("[1, 2]", [1, 2]),
+        ("5", 5),
+        (".5", 0.5),
+    ],
 )
 def test_values_are_those_of_yaml_1_2(text: str, value: object) -> None:
     parsed = yaml_source.parse_value(text)

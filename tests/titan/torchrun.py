@@ -33,18 +33,36 @@ class Run:
 
 
 def torchrun_train(
-    folder: Path, ranks: int, recipe: str, *settings: str, backend: str = "gloo", device: str = "cpu", timeout_s: int = 110
+    folder: Path,
+    ranks: int,
+    recipe: str,
+    *settings: str,
+    backend: str = "gloo",
+    device: str = "cpu",
+    timeout_s: int = 110,
 ) -> Run:
     """Trains ``recipe`` on ``ranks`` ranks; fails when it takes longer or leaves a process behind."""
     mark = uuid.uuid4().hex
     env = {**os.environ, _MARK: mark, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)),
+        *(
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(ranks),
+        ),
         *("-m", "neuron_dist.train", "--recipe", recipe, "--backend", backend, "--device", device),
         *("--set", f"dump_folder={folder}", *settings),
     ]
     process = subprocess.Popen(
-        command, env=env, cwd=folder.parent, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        env=env,
+        cwd=folder.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     try:
         output, _ = process.communicate(timeout=timeout_s)
@@ -73,9 +91,10 @@ def _marked(mark: str) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if wanted in (entry / "environ").read_bytes().split(b"\0") and b"\nState:\tZ" not in (
-                    entry / "status"
-                ).read_bytes():
+                if (
+                    wanted in (entry / "environ").read_bytes().split(b"\0")
+                    and b"\nState:\tZ" not in (entry / "status").read_bytes()
+                ):
                     found.append(int(entry.name))
             except OSError:
                 continue
