@@ -1,6 +1,6 @@
 // Scaled dot product attention. The device answers to the "memory efficient" operator, which DTensor has sharding
 // rules for (it has none for the CPU's own), and runs it on the CPU's flash kernel: same bits as on the CPU. What
-// that kernel does not take (dropout, grouped heads, a mask that needs a gradient) goes the math way.
+// that kernel does not take (dropout, a mask that needs a gradient) goes the math way.
 #include <array>
 #include <tuple>
 
@@ -47,7 +47,8 @@ bool flash_takes(
     const Tensor& v,
     const OptTensor& mask,
     double dropout_p,
-    bool is_causal) {
+    bool is_causal,
+    bool enable_gqa) {
   if (dropout_p != 0 || q.dim() != 4 || k.dim() != 4 || v.dim() != 4 || q.is_nested() ||
       k.is_nested() || v.is_nested()) {
     return false;
@@ -58,7 +59,17 @@ bool flash_takes(
   if (!float_type || k.scalar_type() != type || v.scalar_type() != type) {
     return false;
   }
-  for (const int64_t d : {0, 1, 3}) {
+  if (q.size(1) != k.size(1)) {
+    // The shape functions of the operator do not know of grouped heads; subclasses (DTensor, fake) go by them.
+    if (!enable_gqa || q.key_set().has(c10::DispatchKey::Python) || k.size(1) == 0 ||
+        q.size(1) % k.size(1) != 0) {
+      return false;
+    }
+  }
+  if (k.size(1) != v.size(1)) {
+    return false;
+  }
+  for (const int64_t d : {0, 3}) {
     if (q.size(d) != k.size(d) || q.size(d) != v.size(d)) {
       return false;
     }
@@ -82,10 +93,10 @@ int64_t choose(
     double dropout_p,
     bool is_causal,
     std::optional<double> /*scale*/,
-    bool /*enable_gqa*/) {
+    bool enable_gqa) {
   const auto& context = at::globalContext();
   const bool allowed = context.userEnabledFlashSDP() || context.userEnabledMemEfficientSDP();
-  return allowed && flash_takes(q, k, v, mask, dropout_p, is_causal) ? kEfficient : kMath;
+  return allowed && flash_takes(q, k, v, mask, dropout_p, is_causal, enable_gqa) ? kEfficient : kMath;
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> forward(
