@@ -24,4 +24,4 @@ def _dlpack_device() -> None:
             return DLDeviceType.kDLExtDev, self.device.index
         return original(self)
 
-    torch.Tensor.__dlpack_device__ = __dlpack_device__  # type: ignore[method-assign]
+    torch.Tensor.__dlpack_device__ = __dlpack_device__  # type: ignore[method-assign, assignment]

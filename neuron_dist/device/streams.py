@@ -61,7 +61,8 @@ def default_stream(device: Any = None) -> torch.Stream:
 
 
 def _device_type() -> int:
-    return int(torch._C._autograd.DeviceType.PrivateUse1)
+    kind: Any = torch._C._autograd.DeviceType.PrivateUse1
+    return int(kind)
 
 
 def set_stream(stream: torch.Stream | None) -> None:

@@ -128,7 +128,7 @@ def test_devices_do_not_mix(x):
         lambda: x @ torch.randn(5, 5),
     ):
         with pytest.raises(
-            RuntimeError, match="Expected all tensors to be on the same device.*neuron:0"
+            RuntimeError, match=r"Expected all tensors to be on the same device.*neuron:0"
         ):
             f()
     with pytest.raises(RuntimeError, match="same device"):

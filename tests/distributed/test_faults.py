@@ -182,7 +182,7 @@ MISMATCHES = {
         lambda d: dist.all_gather_into_tensor(
             ones(5 * dist.get_world_size(), device=d), ones(5, device=d)
         ),
-        lambda world_size: ["all_gather", str(4 * world_size), str(5 * world_size)],
+        lambda _: ["all_gather", "numel=4", "numel=5"],
     ),
 }
 

@@ -1,7 +1,6 @@
 // The caching allocator of one device, in the heap part of its arena.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -13,38 +12,11 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/flat_hash_map.h>
 
+#include "device/bins.h"
+
 namespace neuron {
 
 class Arena;
-struct Segment;
-
-// A piece of a segment, in use or free. Lives outside the arena, so that a forked child may drop tensors.
-struct Block {
-  char* ptr = nullptr;
-  size_t size = 0;
-  size_t requested = 0;
-  bool used = false;
-  Segment* segment = nullptr;
-  Block* prev = nullptr; // neighbours in the segment, by address
-  Block* next = nullptr;
-  Block* bin_prev = nullptr; // list of the bin, when free
-  Block* bin_next = nullptr;
-};
-
-// Free blocks by size: eight bins a power of two, newest first, and a bitmap of the bins in use.
-class Bins {
- public:
-  void push(Block* block);
-  void remove(Block* block);
-  // The best fit for `size`, or nullptr. Not removed.
-  Block* find(size_t size) const;
-  static size_t bin_of(size_t size);
-
- private:
-  static constexpr size_t kBins = 64 * 8;
-  std::array<Block*, kBins> heads_{};
-  std::array<uint64_t, kBins / 64> bitmap_{};
-};
 
 class Heap {
  public:

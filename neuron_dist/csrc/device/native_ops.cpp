@@ -114,18 +114,6 @@ void record_stream(Tensor& self, c10::Stream stream) {
   device_allocator()->recordStream(self.storage().data_ptr(), stream);
 }
 
-int64_t fused_sdp_choice(
-    const Tensor& /*query*/,
-    const Tensor& /*key*/,
-    const Tensor& /*value*/,
-    const std::optional<Tensor>& /*attn_mask*/,
-    double /*dropout_p*/,
-    bool /*is_causal*/,
-    std::optional<double> /*scale*/,
-    bool /*enable_gqa*/) {
-  return 0; // SDPBackend::math: the form that DTensor has rules for
-}
-
 // The CPU kernel would draw from the CPU's generator. Same arithmetic, from ours.
 std::tuple<Tensor, Tensor> native_dropout(
     const Tensor& input, double p, std::optional<bool> train) {
@@ -157,7 +145,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from", TORCH_FN(copy_from));
   m.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
   m.impl("record_stream", TORCH_FN(record_stream));
-  m.impl("_fused_sdp_choice", TORCH_FN(fused_sdp_choice));
   m.impl("native_dropout", TORCH_FN(native_dropout));
 }
 

@@ -96,7 +96,8 @@ class Group {
     return name_;
   }
   void describe_as(const std::string& description) {
-    name_ += " (" + description + ")";
+    constexpr size_t kReadable = 16; // torch names split groups by a hash
+    name_ = name_.size() > kReadable ? description : name_ + " (" + description + ")";
   }
   int rank() const {
     return rank_;

@@ -85,10 +85,14 @@ bool Group::reap_sends(std::vector<Ended>& ended) {
 ChannelEntry* Group::find_posted(int src, int32_t tag) const {
   ChannelEntry* entries = channel(src, rank_);
   ChannelEntry* oldest = nullptr;
-  for (ChannelEntry* e = entries; e < entries + kChannelEntries; ++e) {
-    if (e->state.load(std::memory_order_acquire) == ChannelEntry::kPosted && e->tag == tag &&
-        (oldest == nullptr || e->id < oldest->id)) {
-      oldest = e;
+  // Twice: while the first look goes on, the sender may post one behind it and then a later one before it.
+  // Messages are posted in order, so what a second look does not find is not older than what the first found.
+  for (int look = 0; look < 2 && (look == 0 || oldest != nullptr); ++look) {
+    for (ChannelEntry* e = entries; e < entries + kChannelEntries; ++e) {
+      if (e->state.load(std::memory_order_acquire) == ChannelEntry::kPosted && e->tag == tag &&
+          (oldest == nullptr || e->id < oldest->id)) {
+        oldest = e;
+      }
     }
   }
   return oldest;
@@ -96,8 +100,20 @@ ChannelEntry* Group::find_posted(int src, int32_t tag) const {
 
 bool Group::match_recvs(std::vector<Ended>& ended) {
   bool moved = false;
+  // Receives that found nothing. A later one that could take the same message must not overtake it, though
+  // the message may arrive while this pass goes on.
+  std::vector<std::pair<int, int32_t>> waiting;
+  const auto must_wait = [&](const Recv& op) {
+    return std::any_of(waiting.begin(), waiting.end(), [&](const auto& first) {
+      return first.second == op.info.tag && (first.first < 0 || op.src < 0 || first.first == op.src);
+    });
+  };
   for (auto it = recvs_.begin(); it != recvs_.end();) {
     Recv& op = **it;
+    if (must_wait(op)) {
+      ++it;
+      continue;
+    }
     int src = op.src;
     ChannelEntry* entry = nullptr;
     if (src >= 0) {
@@ -109,6 +125,7 @@ bool Group::match_recvs(std::vector<Ended>& ended) {
       --src;
     }
     if (entry == nullptr) {
+      waiting.emplace_back(op.src, op.info.tag);
       ++it;
       continue;
     }

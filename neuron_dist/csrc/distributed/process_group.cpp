@@ -78,10 +78,12 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupNeuron::split(
     mine_options->group_desc = options->group_desc;
   }
   mine_options->global_ranks_in_group.clear();
+  std::string prefix = "split"; // torch gives all parts of a split the same store, so the ranks tell them apart
   for (const int r : ranks) {
     mine_options->global_ranks_in_group.push_back(group_->global_rank(r));
+    prefix += "," + std::to_string(group_->global_rank(r));
   }
-  auto prefixed = c10::make_intrusive<c10d::PrefixStore>("split", store);
+  auto prefixed = c10::make_intrusive<c10d::PrefixStore>(prefix, store);
   return c10::make_intrusive<ProcessGroupNeuron>(
       prefixed, static_cast<int>(mine - ranks.begin()), static_cast<int>(ranks.size()), mine_options);
 }
