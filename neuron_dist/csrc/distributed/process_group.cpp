@@ -67,6 +67,8 @@ uint64_t ProcessGroupNeuron::getSequenceNumberForGroup() {
 c10::intrusive_ptr<c10d::Backend> ProcessGroupNeuron::split(
     const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
     const c10::intrusive_ptr<c10d::Backend::Options>& options) {
+  // torch gives all parts of a split the same store, and asks once for each device type of the group.
+  std::string prefix = "split" + std::to_string(splits_++);
   const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
   if (mine == ranks.end()) {
     return nullptr;
@@ -78,7 +80,6 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupNeuron::split(
     mine_options->group_desc = options->group_desc;
   }
   mine_options->global_ranks_in_group.clear();
-  std::string prefix = "split"; // torch gives all parts of a split the same store, so the ranks tell them apart
   for (const int r : ranks) {
     mine_options->global_ranks_in_group.push_back(group_->global_rank(r));
     prefix += "," + std::to_string(group_->global_rank(r));
@@ -114,9 +115,7 @@ c10::intrusive_ptr<c10d::Backend> ProcessGroupNeuron::shrink(
     }
   }
   TORCH_CHECK_VALUE(!ranks.empty(), "neuron: shrink() would leave nobody in group '", group_->name(), "'");
-  auto prefixed =
-      c10::make_intrusive<c10d::PrefixStore>("shrink" + std::to_string(shrinks_++), store_);
-  return split(prefixed, ranks, options);
+  return split(c10::make_intrusive<c10d::PrefixStore>("shrink", store_), ranks, options);
 }
 
 c10d::ErrorType ProcessGroupNeuron::getError() {

@@ -161,7 +161,7 @@ class ProcessGroupNeuron : public c10d::Backend {
   Planner planner_;
   std::map<std::pair<Op, int>, std::shared_ptr<const Plan>> plans_; // by op and size class
   std::shared_ptr<const Plan> rank_order_;
-  int shrinks_ = 0;
+  int splits_ = 0; // the same on every rank of the group
   bool described_ = false; // c10d gives the description after construction
 };
 
