@@ -60,7 +60,8 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> Losses:
                 folder, ranks, "llama3_parity", *start, *settings, backend=where[0], device=where[1]
             )
             assert run.status == 0, run.output
-            assert len(run.losses) == 4, run.output
+            assert len(run.losses) == 3, run.output
+            assert f"loss    {run.losses[0]:.5f} -> {run.losses[2]:.5f}" in run.output
             known[layout, where] = run.losses
         return known[layout, where]
 
@@ -86,12 +87,12 @@ def test_layouts_agree(losses: Losses, layout: str, reference: str, digits: int)
 def test_the_loss_falls(losses: Losses) -> None:
     first, *_, last = losses("single", GLOO)
     assert 7.5 < first < 8.7
-    assert last < first - 0.5
+    assert last < first - 0.3
 
 
 @needs_neuron
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("layout", ["single", "tp2", "fsdp2", "fsdp2-tp2"])
+@pytest.mark.parametrize("layout", ["single", "tp2", "fsdp2-tp2"])
 def test_neuron_equals_gloo(losses: Losses, layout: str) -> None:
     assert losses(layout, NEURON) == pytest.approx(losses(layout, GLOO), rel=2e-5)
 
