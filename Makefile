@@ -41,6 +41,7 @@ conformance: build
 lint: build
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy benchmarks/collectives.py
 
 build: $(VENV)/.native
 

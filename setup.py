@@ -15,6 +15,15 @@ if platform.system() != "Linux":
 
 CSRC = Path("neuron_dist/csrc")
 
+
+class BuildNative(BuildExtension.with_options(use_ninja=True)):  # type: ignore[misc]
+    """Keeps object files in one place, so that ``pip install -e .`` and ``build_ext`` share them."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.build_temp = "build/native"
+
+
 setup(
     ext_modules=[
         CppExtension(
@@ -36,5 +45,5 @@ setup(
             ],
         )
     ],
-    cmdclass={"build_ext": BuildExtension.with_options(use_ninja=True)},
+    cmdclass={"build_ext": BuildNative},
 )

@@ -7,7 +7,7 @@ import sys
 import torch
 
 from neuron_dist import _C, device
-from neuron_dist.device import _cluster, memory, random
+from neuron_dist.device import _cluster, _torch_fixes, memory, random
 
 __all__ = ["register"]
 
@@ -28,3 +28,4 @@ def register() -> None:
     torch.utils.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
+    _torch_fixes.apply()

@@ -155,7 +155,9 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
         line,
         "|" + f"neuron:{at} memory, {_C._cluster()[2]}".center(77) + "|",
         "|"
-        + f"OOMs: {nested['num_ooms']}    retries after freeing the cache: {nested['num_alloc_retries']}".center(77)
+        + f"OOMs: {nested['num_ooms']}    retries after freeing the cache: {nested['num_alloc_retries']}".center(
+            77
+        )
         + "|",
         line,
         f"| {'Metric':<24}| {'Current':>11} | {'Peak':>11} | {'Total in':>10} | {'Total out':>9} |",

@@ -19,14 +19,17 @@ namespace {
 
 thread_local int redirect_to = -1;
 
-void free_block(void* block) {
-  auto* b = static_cast<Block*>(block);
+void report(int64_t bytes, void* ptr, int device) {
+  c10::reportMemoryUsageToProfiler(
+      ptr, bytes, 0, 0, c10::Device(kNeuron, static_cast<c10::DeviceIndex>(device)));
+}
+
+void free_on_device(void* ptr) {
+  Heap* heap = Heap::holding(ptr);
   if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
-    c10::reportMemoryUsageToProfiler(
-        b->ptr, -static_cast<int64_t>(b->size), 0, 0,
-        c10::Device(kNeuron, static_cast<c10::DeviceIndex>(b->device)));
+    report(-static_cast<int64_t>(heap->size_of(ptr)), ptr, heap->device());
   }
-  Heap::free(b);
+  heap->free(ptr);
 }
 
 struct NeuronAllocator final : c10::DeviceAllocator {
@@ -68,6 +71,8 @@ struct NeuronAllocator final : c10::DeviceAllocator {
   }
 };
 
+void free_anywhere(void* ptr);
+
 // Forwards to the allocator that was there, unless this thread is inside a redispatched operator.
 struct RedirectingAllocator final : c10::Allocator {
   explicit RedirectingAllocator(c10::Allocator* previous) : previous(previous) {}
@@ -81,9 +86,9 @@ struct RedirectingAllocator final : c10::Allocator {
   bool is_simple_data_ptr(const c10::DataPtr& ptr) const override {
     return previous->is_simple_data_ptr(ptr);
   }
-  // raw_allocate only works outside of a redispatch; it says so itself inside one.
+  // oneDNN takes raw pointers inside of a redispatch and may give them back outside of it.
   c10::DeleterFnPtr raw_deleter() const override {
-    return previous->raw_deleter();
+    return &free_anywhere;
   }
   void copy_data(void* dest, const void* src, size_t count) const override {
     previous->copy_data(dest, src, count);
@@ -168,6 +173,14 @@ NeuronAllocator& neuron_allocator() {
 
 RedirectingAllocator* redirecting = nullptr;
 
+void free_anywhere(void* ptr) {
+  if (Heap::holding(ptr) != nullptr) {
+    free_on_device(ptr);
+  } else {
+    redirecting->previous->raw_deleter()(ptr);
+  }
+}
+
 } // namespace
 
 c10::DeviceAllocator* device_allocator() {
@@ -178,16 +191,16 @@ c10::DataPtr allocate_on(c10::DeviceIndex device, size_t bytes, c10::Device tag)
   if (bytes == 0) {
     return {nullptr, tag};
   }
-  Block* block = Heap::get(device).allocate(bytes);
+  Heap& heap = Heap::get(device);
+  void* ptr = heap.allocate(bytes);
   if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
-    c10::reportMemoryUsageToProfiler(
-        block->ptr, static_cast<int64_t>(block->size), 0, 0, c10::Device(kNeuron, device));
+    report(static_cast<int64_t>(heap.size_of(ptr)), ptr, device);
   }
-  return {block->ptr, block, &free_block, tag};
+  return {ptr, ptr, &free_on_device, tag};
 }
 
-Block* block_of(const c10::DataPtr& ptr) {
-  return ptr.get_deleter() == &free_block ? static_cast<Block*>(ptr.get_context()) : nullptr;
+bool is_device_memory(const c10::DataPtr& ptr) {
+  return ptr.get_deleter() == &free_on_device;
 }
 
 AllocateOnDevice::AllocateOnDevice(c10::DeviceIndex device) : previous_(redirect_to) {

@@ -14,8 +14,8 @@ c10::DeviceAllocator* device_allocator();
 // A block of `device`'s heap as a DataPtr whose device is `tag`.
 c10::DataPtr allocate_on(c10::DeviceIndex device, size_t bytes, c10::Device tag);
 
-// The block behind a DataPtr made by allocate_on, or nullptr.
-Block* block_of(const c10::DataPtr& ptr);
+// Whether allocate_on made it.
+bool is_device_memory(const c10::DataPtr& ptr);
 
 // While one is alive, CPU tensors made by this thread take their memory from the device's heap: a CPU kernel
 // then writes its result where it belongs.

@@ -1,4 +1,6 @@
 // What c10 asks of a device type: guards, streams, events, and the accelerator hooks.
+#include <Python.h>
+
 #include "device/guard.h"
 
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -33,13 +35,18 @@ struct NeuronGuardImpl final : c10::impl::DeviceGuardImplInterface {
     set_current_device_unchecked(device.index());
   }
   c10::DeviceIndex deviceCount() const noexcept override {
-    return device_count();
+    // Autograd's engine asks without Python's lock at the first backward, a CPU-only one too, and starts so many
+    // threads, after which no forked child may run backward. So it hears of devices in use only.
+    return PyGILState_Check() != 0 ? device_count() : used_device_count();
   }
   c10::DeviceCapability getDeviceCapability(c10::Device /*device*/) const override {
     return c10::DeviceCapability();
   }
 
   c10::Stream getStream(c10::Device device) const override {
+    // Autograd asks when it records a node, of a fake tensor too.
+    run_backward_in_this_thread();
+    note_device_used(checked_index(device.index()));
     return current_stream(device.index());
   }
   c10::Stream getDefaultStream(c10::Device device) const override {
@@ -100,7 +107,9 @@ struct NeuronHooks final : at::PrivateUse1HooksInterface {
     return device_count() > 0;
   }
   bool hasPrimaryContext(c10::DeviceIndex index) const override {
-    return index < 0 || (index < kMaxDevices && Heap::find(index) != nullptr);
+    // With a process group, an index that was in use before it is no longer this process's.
+    return index >= 0 && index < kMaxDevices && Heap::find(index) != nullptr &&
+        (!is_bound() || index == current_device());
   }
   c10::DeviceIndex deviceCount() const override {
     return device_count();

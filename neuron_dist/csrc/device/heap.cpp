@@ -39,6 +39,7 @@ constexpr size_t kLargeRest = size_t{1} << 20;
 std::array<std::atomic<Heap*>, kMaxDevices> heaps{};
 std::mutex create_mutex;
 std::atomic<size_t> capacity_override{0};
+std::atomic<Heap*> last_used{nullptr}; // what holding() tries first
 
 constexpr size_t round_up(size_t value, size_t to) {
   return (value + to - 1) / to * to;
@@ -139,6 +140,7 @@ Heap::Heap(int device) : device_(device), arena_(Arena::get(device)) {
   small_.stat_type = static_cast<size_t>(StatType::SMALL_POOL);
   large_.stat_type = static_cast<size_t>(StatType::LARGE_POOL);
   addresses_.emplace(0, kHeapBytes);
+  note_device_used(static_cast<c10::DeviceIndex>(device));
 }
 
 Heap* Heap::find(int device) {
@@ -238,7 +240,6 @@ Block* Heap::new_segment(Pool& pool, bool small, size_t rounded) {
   auto* block = new Block;
   block->ptr = ptr;
   block->size = size;
-  block->device = device_;
   block->segment = segment;
   segment->first = block;
   increase(stats_.segment, pool.stat_type, 1);
@@ -267,7 +268,6 @@ Block* Heap::try_allocate(Pool& pool, bool small, size_t rounded) {
     auto* tail = new Block;
     tail->ptr = block->ptr + rounded;
     tail->size = rest;
-    tail->device = device_;
     tail->segment = block->segment;
     tail->prev = block;
     tail->next = block->next;
@@ -283,12 +283,33 @@ Block* Heap::try_allocate(Pool& pool, bool small, size_t rounded) {
   return block;
 }
 
-Block* Heap::allocate(size_t bytes) {
+Heap* Heap::holding(const void* ptr) {
+  Heap* last = last_used.load(std::memory_order_acquire);
+  if (C10_LIKELY(last != nullptr && last->arena_.contains(ptr))) {
+    return last;
+  }
+  for (auto& slot : heaps) {
+    Heap* heap = slot.load(std::memory_order_acquire);
+    if (heap != nullptr && heap->arena_.contains(ptr)) {
+      last_used.store(heap, std::memory_order_release);
+      return heap;
+    }
+  }
+  return nullptr;
+}
+
+void* Heap::allocate(size_t bytes) {
   const size_t rounded = round_size(bytes);
-  const bool small = rounded < kSmallLimit;
-  Pool& pool = small ? small_ : large_;
   cluster(); // loads it, if need be, before the lock: that takes Python's own lock
   std::lock_guard<std::mutex> lock(mutex_);
+  Block* block = allocate_locked(bytes, rounded);
+  used_.emplace(block->ptr, block);
+  return block->ptr;
+}
+
+Block* Heap::allocate_locked(size_t bytes, size_t rounded) {
+  const bool small = rounded < kSmallLimit;
+  Pool& pool = small ? small_ : large_;
   Block* block = try_allocate(pool, small, rounded);
   if (C10_UNLIKELY(block == nullptr)) {
     ++stats_.num_alloc_retries;
@@ -312,14 +333,23 @@ Block* Heap::allocate(size_t bytes) {
   return block;
 }
 
-void Heap::free(Block* block) {
+void Heap::free(void* ptr) {
   // In a forked child the arena is gone and its lock may be held for ever.
   if (C10_UNLIKELY(Arena::in_bad_fork())) {
     return;
   }
-  Heap& heap = *find(block->device);
-  std::lock_guard<std::mutex> lock(heap.mutex_);
-  heap.free_locked(block);
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = used_.find(ptr);
+  TORCH_INTERNAL_ASSERT(it != used_.end(), "neuron: freed memory that is not allocated");
+  Block* block = it->second;
+  used_.erase(it);
+  free_locked(block);
+}
+
+size_t Heap::size_of(void* ptr) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = used_.find(ptr);
+  return it == used_.end() ? 0 : it->second->size;
 }
 
 void Heap::free_locked(Block* block) {
@@ -467,6 +497,7 @@ void Heap::check() const {
   }
   const auto same = [](size_t a, const Stat& b) { return static_cast<int64_t>(a) == b.current; };
   TORCH_CHECK(same(reserved, stats_.reserved_bytes[0]), "reserved bytes");
+  TORCH_CHECK(same(used_.size(), stats_.allocation[0]), "allocations");
   TORCH_CHECK(same(allocated, stats_.allocated_bytes[0]), "allocated bytes");
   TORCH_CHECK(same(split, stats_.inactive_split_bytes[0]), "inactive split bytes");
 }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/util/flat_hash_map.h>
 
 namespace neuron {
 
@@ -23,7 +24,6 @@ struct Block {
   size_t size = 0;
   size_t requested = 0;
   bool used = false;
-  int device = 0;
   Segment* segment = nullptr;
   Block* prev = nullptr; // neighbours in the segment, by address
   Block* next = nullptr;
@@ -53,8 +53,16 @@ class Heap {
   // nullptr if it was never used. Lock-free.
   static Heap* find(int device);
 
-  Block* allocate(size_t bytes);
-  static void free(Block* block);
+  // Memory for `bytes` (more than none), at a multiple of 256.
+  void* allocate(size_t bytes);
+  // The heap that `ptr` was allocated from; nullptr if it is in none. Lock-free.
+  static Heap* holding(const void* ptr);
+  void free(void* ptr);
+  // The rounded size of the allocation at `ptr`.
+  size_t size_of(void* ptr) const;
+  int device() const {
+    return device_;
+  }
 
   void empty_cache();
   c10::CachingDeviceAllocator::DeviceStats stats() const;
@@ -83,6 +91,7 @@ class Heap {
   Pool& pool_of(size_t rounded);
   Block* new_segment(Pool& pool, bool small, size_t rounded);
   Block* try_allocate(Pool& pool, bool small, size_t rounded);
+  Block* allocate_locked(size_t bytes, size_t rounded);
   void free_locked(Block* block);
   void release_cached();
   size_t limit() const;
@@ -96,6 +105,7 @@ class Heap {
   Pool small_;
   Pool large_;
   Segment* segments_ = nullptr;
+  ska::flat_hash_map<void*, Block*> used_; // a plain pointer is all that oneDNN gives back
   std::map<size_t, size_t> addresses_; // free address ranges: offset -> bytes
   c10::CachingDeviceAllocator::DeviceStats stats_;
   int64_t tensor_frees_ = 0;

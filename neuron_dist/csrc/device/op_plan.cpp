@@ -23,8 +23,6 @@ bool contains(const std::array<std::string_view, N>& names, std::string_view nam
 // Copies between devices, and index tensors that CUDA takes from the CPU too.
 constexpr std::array kTakesCpu{
     "aten::copy_"sv,
-    "aten::_copy_from"sv,
-    "aten::_copy_from_and_resize"sv,
     "aten::index"sv,
     "aten::index_put"sv,
     "aten::index_put_"sv,
@@ -42,6 +40,7 @@ constexpr std::array kRunsWhole{
     "aten::_chunk_cat"sv,
     "aten::split_with_sizes_copy"sv,
     "aten::embedding"sv,
+    "aten::mode"sv,
 };
 
 } // namespace
@@ -84,7 +83,6 @@ OpPlan::OpPlan(const c10::OperatorHandle& op) {
   }
   draws = generator < 0 && op.hasTag(at::Tag::nondeterministic_seeded);
   takes_cpu = contains(kTakesCpu, name);
-  has_kernel = op.hasKernelForDispatchKey(c10::DispatchKey::CPU) || runs_whole(op.operator_name());
 }
 
 bool runs_whole(const c10::OperatorName& name) {

@@ -19,7 +19,6 @@ struct OpPlan {
   int generator = -1; // index of the Generator? argument
   bool draws = false; // random, with no generator argument
   bool takes_cpu = false; // CPU tensors are welcome beside neuron tensors
-  bool has_kernel = false;
 };
 
 // Operators without a CPU kernel of their own that are best run on the CPU as a whole, since their composite

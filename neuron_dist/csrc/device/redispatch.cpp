@@ -12,10 +12,10 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/SmallVector.h>
 
+#include "device/alias.h"
 #include "device/allocator.h"
 #include "device/generator.h"
 #include "device/op_plan.h"
-#include "device/storage.h"
 
 namespace neuron {
 namespace {
@@ -40,8 +40,13 @@ struct Substitute {
 
 class Call {
  public:
-  Call(const c10::OperatorHandle& op, const OpPlan& plan, Stack& stack)
-      : op_(op), plan_(plan), stack_(stack), first_(stack.size() - plan.arguments) {}
+  Call(const c10::OperatorHandle& op, const OpPlan& plan, DispatchKeySet keys, Stack& stack)
+      : op_(op), plan_(plan), stack_(stack), first_(stack.size() - plan.arguments) {
+    run_backward_in_this_thread();
+    if (C10_UNLIKELY(keys.has(DispatchKey::SparsePrivateUse1))) {
+      cpu_keys_ = DispatchKeySet{DispatchKey::CPU, DispatchKey::SparseCPU};
+    }
+  }
 
   void run() {
     for (size_t i = 0; i < plan_.arguments; ++i) {
@@ -127,11 +132,7 @@ class Call {
         return s.alias;
       }
     }
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        original.layout() == c10::kStrided && !original.is_quantized(), op_.operator_name(),
-        ": no kernel for a ", original.layout(), original.is_quantized() ? " quantized" : "",
-        " tensor on device neuron; move it with .cpu() first");
-    Tensor alias(cpu_alias(*original.unsafeGetTensorImpl()));
+    Tensor alias = cpu_alias_of(original);
     substitutes_.push_back({i, std::move(original), alias, mutated});
     return alias;
   }
@@ -158,7 +159,7 @@ class Call {
   void run_kernel() {
     AllocateOnDevice allocate(device_.index());
     at::AutoDispatchBelowADInplaceOrView below_autograd;
-    op_.redispatchBoxed(DispatchKeySet(DispatchKey::CPU), &stack_);
+    op_.redispatchBoxed(cpu_keys_, &stack_);
   }
 
   void run_with_generator() {
@@ -227,7 +228,7 @@ class Call {
   void give_back() {
     for (auto& s : substitutes_) {
       if (s.mutated) {
-        sync_from_alias(*s.original.unsafeGetTensorImpl(), *s.alias.unsafeGetTensorImpl());
+        sync_with_alias(s.original, s.alias);
       }
     }
     for (size_t r = 0; r < plan_.results; ++r) {
@@ -264,35 +265,32 @@ class Call {
     if (!t.device().is_cpu() || mutated_argument >= 0) {
       return t; // an argument that was not on the device: copies to the CPU
     }
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        t.layout() == c10::kStrided && !t.is_quantized(), op_.operator_name(),
-        ": device neuron has no ", t.is_quantized() ? "quantized" : c10::str(t.layout()),
-        " tensors; run it on the CPU");
-    return Tensor(adopt(*t.unsafeGetTensorImpl(), device_));
+    return adopt_tensor(t, device_);
   }
 
   const c10::OperatorHandle& op_;
   const OpPlan& plan_;
   Stack& stack_;
   const size_t first_;
+  DispatchKeySet cpu_keys_{DispatchKey::CPU};
   c10::SmallVector<Substitute, 4> substitutes_;
   c10::Device device_{kNeuron, -1};
   c10::Device other_{kNeuron, -1};
   bool mixed_ = false;
 };
 
-[[noreturn]] void throw_no_kernel(const c10::OperatorHandle& op) {
+[[noreturn]] void throw_no_kernel(const c10::OperatorHandle& op, bool sparse) {
   TORCH_CHECK_NOT_IMPLEMENTED(
-      false, "neuron: no CPU kernel for ", op.operator_name(),
+      false, "neuron: no ", sparse ? "sparse " : "", "CPU kernel for ", op.operator_name(),
       ", so it cannot run on device neuron. Move its tensors with .cpu(), or register a kernel with "
       "torch.library.impl(\"", op.operator_name(), "\", \"PrivateUse1\").");
 }
 
 // One operator's kernel. The plan is made at its first call.
 struct Redispatch final : c10::OperatorKernel {
-  void operator()(const c10::OperatorHandle& op, DispatchKeySet /*keys*/, Stack* stack) {
+  void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
     std::call_once(once_, [&] { plan_ = std::make_unique<OpPlan>(op); });
-    Call(op, *plan_, *stack).run();
+    Call(op, *plan_, keys, *stack).run();
   }
 
  private:
@@ -302,12 +300,17 @@ struct Redispatch final : c10::OperatorKernel {
 
 // Operators that were not there when we registered: kernels of other libraries, found when called.
 struct Fallback final : c10::OperatorKernel {
-  void operator()(const c10::OperatorHandle& op, DispatchKeySet /*keys*/, Stack* stack) {
-    const OpPlan plan(op);
-    if (!plan.has_kernel && !op.hasComputedKernelForDispatchKey(DispatchKey::CPU)) {
-      throw_no_kernel(op);
+  void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !keys.has(DispatchKey::SparseCsrPrivateUse1), "neuron: ", op.operator_name(),
+        ": device neuron has no sparse compressed tensors: keep them on the CPU, or use a strided or "
+        "sparse COO tensor");
+    const bool sparse = keys.has(DispatchKey::SparsePrivateUse1);
+    if (!op.hasComputedKernelForDispatchKey(sparse ? DispatchKey::SparseCPU : DispatchKey::CPU)) {
+      throw_no_kernel(op, sparse);
     }
-    Call(op, plan, *stack).run();
+    const OpPlan plan(op);
+    Call(op, plan, keys, *stack).run();
   }
 };
 
@@ -322,18 +325,28 @@ void register_redispatch() {
       continue;
     }
     const auto op = dispatcher.findSchema(name);
-    if (!op.has_value() || op->hasKernelForDispatchKey(DispatchKey::PrivateUse1) ||
-        !(op->hasKernelForDispatchKey(DispatchKey::CPU) || runs_whole(name))) {
+    if (!op.has_value()) {
       continue;
     }
-    handles->push_back(dispatcher.registerImpl(
-        name, DispatchKey::PrivateUse1,
-        c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Redispatch>()), std::nullopt,
-        nullptr, "neuron"));
+    const std::pair<DispatchKey, DispatchKey> pairs[] = {
+        {DispatchKey::CPU, DispatchKey::PrivateUse1},
+        {DispatchKey::SparseCPU, DispatchKey::SparsePrivateUse1}};
+    for (const auto& [cpu, neuron] : pairs) {
+      const bool whole = cpu == DispatchKey::CPU && runs_whole(name);
+      if (!op->hasKernelForDispatchKey(neuron) && (op->hasKernelForDispatchKey(cpu) || whole)) {
+        handles->push_back(dispatcher.registerImpl(
+            name, neuron,
+            c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Redispatch>()),
+            std::nullopt, nullptr, "neuron"));
+      }
+    }
   }
-  handles->push_back(dispatcher.registerFallback(
-      DispatchKey::PrivateUse1,
-      c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Fallback>()), "neuron"));
+  for (const auto key :
+       {DispatchKey::PrivateUse1, DispatchKey::SparsePrivateUse1,
+        DispatchKey::SparseCsrPrivateUse1}) {
+    handles->push_back(dispatcher.registerFallback(
+        key, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Fallback>()), "neuron"));
+  }
 }
 
 } // namespace neuron

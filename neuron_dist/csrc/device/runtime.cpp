@@ -1,5 +1,6 @@
 #include "device/runtime.h"
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <utility>
@@ -24,6 +25,7 @@ std::atomic<int> bound_world{0};
 // Raised whenever every thread's choice of a device is void.
 std::atomic<int> epoch{1};
 std::atomic<int> process_default{0};
+std::atomic<int> used_devices{0};
 
 struct ThreadDevice {
   int epoch = 0;
@@ -106,6 +108,17 @@ c10::DeviceIndex device_count() noexcept {
     return static_cast<c10::DeviceIndex>(cluster().devices);
   } catch (...) {
     return 0;
+  }
+}
+
+c10::DeviceIndex used_device_count() noexcept {
+  return static_cast<c10::DeviceIndex>(
+      std::max(used_devices.load(std::memory_order_relaxed), bound_rank.load() + 1));
+}
+
+void note_device_used(c10::DeviceIndex index) noexcept {
+  int seen = used_devices.load(std::memory_order_relaxed);
+  while (index >= seen && !used_devices.compare_exchange_weak(seen, index + 1)) {
   }
 }
 

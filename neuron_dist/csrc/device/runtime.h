@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include <c10/core/AutogradState.h>
 #include <c10/core/Device.h>
 
 namespace neuron {
@@ -29,6 +30,19 @@ bool is_bound();
 
 // Zero when the cluster cannot be loaded; never throws.
 c10::DeviceIndex device_count() noexcept;
+// One more than the highest index in use: by memory, a stream or the process group.
+c10::DeviceIndex used_device_count() noexcept;
+void note_device_used(c10::DeviceIndex index) noexcept;
+
+// Backward passes over neuron tensors run in the thread that asks for them, as on the CPU: the device is the
+// CPU, and workers would only cost a second team of OpenMP threads. The setting is torch's, and per thread.
+inline void run_backward_in_this_thread() {
+  auto& state = c10::AutogradState::get_tls_state();
+  if (C10_UNLIKELY(state.get_multithreading_enabled())) {
+    state.set_multithreading_enabled(false);
+  }
+}
+
 c10::DeviceIndex current_device();
 // Throws on an index that this process does not have.
 void set_current_device(c10::DeviceIndex index);

@@ -68,7 +68,7 @@ c10::intrusive_ptr<StorageImpl> twin_for(StorageImpl* storage) {
 void take_memory(StorageImpl& owner, StorageImpl& cpu) {
   const size_t bytes = cpu.nbytes();
   c10::DataPtr data = cpu.set_data_ptr(c10::DataPtr());
-  if (data.get() != nullptr && block_of(data) == nullptr) {
+  if (data.get() != nullptr && !is_device_memory(data)) {
     // Not from the heap (a parallel region's thread, a mapped file): the device needs its own copy.
     auto copy = allocate_on(owner.device().index(), bytes, owner.device());
     std::memcpy(copy.get(), data.get(), bytes);
@@ -121,6 +121,7 @@ c10::intrusive_ptr<StorageImpl> make_storage(
 
 c10::intrusive_ptr<TensorImpl> make_tensor_impl(
     c10::Device device, size_t bytes, caffe2::TypeMeta dtype) {
+  run_backward_in_this_thread();
   auto storage = c10::make_intrusive<NeuronStorage>(
       StorageImpl::use_byte_size_t(), static_cast<int64_t>(bytes),
       allocate_on(device.index(), bytes, device), device_allocator(), /*resizable=*/true);

@@ -361,7 +361,7 @@ void ProcessGroupNeuron::all_gather_one(
       out[rank_].bytes == data.nbytes(), "neuron: all_gather on rank ", rank_, " has an input of ",
       data.numel(), " elements, but a place for ", out[rank_].bytes / data.element_size(),
       " in its output");
-  call.info.numel = numel;
+  call.info.numel = equal ? data.numel() : numel; // what ranks that agree have in common
   call.sizes_hash = hash_sizes(out);
   submit(call, whole(data), out, expected, equal ? data.nbytes() : 0);
 }
@@ -553,6 +553,10 @@ WorkPtr ProcessGroupNeuron::barrier(const c10d::BarrierOptions& opts) {
 void ProcessGroupNeuron::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
   const uint64_t seq = group_->sequence();
   const auto timeout = timeout_or_default(opts.timeout);
+  // As Gloo says it; a rank that has no time to wait does not enter, so nobody waits for it in vain.
+  TORCH_CHECK_WITH(
+      DistBackendError, timeout.count() > 0, "Rank ", rank_, " timed out in monitoredBarrier after ",
+      timeout.count(), " ms");
   c10d::BarrierOptions barrier_opts = opts;
   barrier_opts.asyncOp = false;
   auto work = barrier(barrier_opts);

@@ -13,7 +13,7 @@ namespace {
 // A waiting thread looks this often before it sleeps. With a core for each rank the answer comes within a
 // few microseconds and a futex would cost more; with more ranks than cores spinning takes the core that the
 // others need.
-constexpr int kSpinsWithCore = 4000;
+constexpr int kSpinsWithCore = 300;
 constexpr int kSpinsWithoutCore = 0;
 // Upper bound of a sleep. Everything that matters rings the doorbell; this is how late a deadline, or poison
 // that somebody was killed while ringing, can be noticed.

@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -111,28 +113,48 @@ bool read_stat(pid_t pid, char& state, int& exit_code) {
   return true;
 }
 
-std::string how_it_ended(pid_t pid) {
-  // The socket closes a moment before the exit code stands; the parent may also reap it at any time.
+// The wait status of a process whose parent has collected it already: Linux 6.15 keeps it with the pidfd.
+bool read_pidfd_exit(int pidfd, int& exit_code) {
+  struct Info { // struct pidfd_info of linux/pidfd.h, first version
+    uint64_t mask;
+    uint64_t cgroup;
+    uint32_t ids[11];
+    int32_t exit_code;
+  } info{};
+  static_assert(sizeof(Info) == 64);
+  constexpr uint64_t kExit = 1 << 3; // PIDFD_INFO_EXIT
+  info.mask = kExit;
+  if (pidfd < 0 || ioctl(pidfd, _IOWR(0xFF, 11, Info), &info) != 0 || (info.mask & kExit) == 0) {
+    return false;
+  }
+  exit_code = info.exit_code;
+  return true;
+}
+
+std::string how_it_ended(pid_t pid, int pidfd) {
+  // The socket closes a moment before the process is a zombie; the parent may collect that at any time.
   const auto deadline = Clock::now() + std::chrono::milliseconds(100);
   char state = '?';
   int code = 0;
-  bool seen = false;
-  while (read_stat(pid, state, code)) {
-    seen = true;
-    if (state == 'Z' || state == 'X' || Clock::now() > deadline) {
-      break;
+  bool known = false;
+  while (!known && Clock::now() < deadline) {
+    if (read_stat(pid, state, code)) {
+      known = code != 0 || state == 'Z' || state == 'X';
+    } else if (read_pidfd_exit(pidfd, code)) {
+      known = true;
     }
-    usleep(500);
+    if (!known) {
+      usleep(200);
+    }
   }
-  if (seen && (code & 0x7f) != 0) {
-    const int signal = code & 0x7f;
+  if (!known) {
+    return "died (its exit status is gone: the parent had already collected it)";
+  }
+  if (const int signal = code & 0x7f; signal != 0) {
     const char* name = sigabbrev_np(signal);
     return "was killed by signal " + std::to_string(signal) + " (SIG" + (name ? name : "?") + ")";
   }
-  if (seen && (state == 'Z' || state == 'X')) {
-    return "exited with status " + std::to_string(code >> 8);
-  }
-  return "died (its exit status is gone: the parent had already collected it)";
+  return "exited with status " + std::to_string(code >> 8);
 }
 
 Peers* instance = nullptr;
@@ -211,6 +233,7 @@ Peer* Peers::add(
   peer->arena = base;
   peer->block = reinterpret_cast<ProcessBlock*>(base + block_offset);
   peer->socket = socket;
+  peer->pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); // -1 on Linux before 5.3
   Peer* raw = peer.get();
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -305,13 +328,14 @@ void Peers::read_from(Peer& peer) {
   }
   const bool left = n == 1 && message == kGoodbye;
   peer.ending = left ? "has left (it ended normally, or destroyed its process group)"
-                     : how_it_ended(peer.pid);
+                     : how_it_ended(peer.pid, peer.pidfd);
   peer.state.store(left ? Peer::kLeft : Peer::kDead, std::memory_order_seq_cst);
   std::function<void()> callback;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     close(peer.socket);
-    peer.socket = -1;
+    close(peer.pidfd);
+    peer.socket = peer.pidfd = -1;
     callback = on_ending_;
   }
   if (callback) {

@@ -39,6 +39,7 @@ struct Peer {
   char* arena = nullptr;
   ProcessBlock* block = nullptr;
   int socket = -1;
+  int pidfd = -1;
   std::atomic<int> state{kAlive};
   std::string ending; // how it ended; written before `state` changes
 

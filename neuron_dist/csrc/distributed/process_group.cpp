@@ -81,7 +81,7 @@ void ProcessGroupNeuron::setTimeout(std::chrono::milliseconds timeout) {
 }
 
 std::chrono::milliseconds ProcessGroupNeuron::timeout_or_default(std::chrono::milliseconds timeout) const {
-  return timeout.count() > 0 ? timeout : options_->timeout;
+  return timeout == c10d::kUnsetTimeout ? options_->timeout : timeout;
 }
 
 uint64_t ProcessGroupNeuron::getSequenceNumberForGroup() {

@@ -1,0 +1,19 @@
+// Tensors between device and CPU without a copy, of the layouts that both have.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "device/storage.h"
+
+namespace neuron {
+
+// The CPU tensor that stands in for `tensor`. Throws NotImplementedError on a layout that the device lacks.
+at::Tensor cpu_alias_of(const at::Tensor& tensor);
+
+// The neuron tensor for a CPU tensor that a kernel made; see adopt().
+at::Tensor adopt_tensor(const at::Tensor& cpu, c10::Device device);
+
+// Brings `tensor` to the state that a kernel left its alias in.
+void sync_with_alias(const at::Tensor& tensor, const at::Tensor& alias);
+
+} // namespace neuron

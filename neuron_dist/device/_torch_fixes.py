@@ -1,0 +1,27 @@
+"""Small corrections of torch itself, each with what makes it unnecessary."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["apply"]
+
+
+def apply() -> None:
+    """Applies all of them. Called once, when the device is registered."""
+    _dlpack_device()
+
+
+def _dlpack_device() -> None:
+    # Tensor.__dlpack_device__ compares with the literal "privateuse1" and so misses a backend that was renamed
+    # (torch 2.13 to 2.15). Unnecessary once it asks torch._C._get_privateuse1_backend_name().
+    original = torch.Tensor.__dlpack_device__
+
+    def __dlpack_device__(self: torch.Tensor) -> tuple[int, int]:
+        if self.device.type == "neuron" and type(self) in (torch.Tensor, torch.nn.Parameter):
+            from torch.utils.dlpack import DLDeviceType
+
+            return DLDeviceType.kDLExtDev, self.device.index
+        return original(self)
+
+    torch.Tensor.__dlpack_device__ = __dlpack_device__  # type: ignore[method-assign]

@@ -1,0 +1,108 @@
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+D = "neuron"
+
+
+def draws():
+    x = torch.rand(100, device=D)
+    return [
+        torch.randn(7, device=D),
+        torch.randperm(9, device=D),
+        torch.bernoulli(x),
+        nn.functional.dropout(x, 0.5),
+        torch.rrelu(x - 0.5, training=True),
+        torch.multinomial(x, 5),
+        torch.empty(5, device=D).exponential_(),
+        torch.normal(x, 1.0),
+        torch.poisson(x),
+    ]
+
+
+def test_same_seed_same_numbers_and_the_cpu_is_left_alone():
+    torch.manual_seed(5)
+    cpu = torch.get_rng_state()
+    first = draws()
+    assert torch.get_rng_state().equal(cpu)
+    torch.neuron.manual_seed(5)
+    again = draws()
+    assert all(a.equal(b) for a, b in zip(first, again, strict=True))
+    assert not torch.randn(7, device=D).equal(first[0])
+
+
+def test_first_draw_equals_the_cpu():
+    torch.manual_seed(5)
+    on_cpu = torch.randn(100)
+    assert torch.randn(100, device=D).cpu().equal(on_cpu)
+
+
+def test_state_is_seed_and_offset():
+    torch.neuron.manual_seed(3)
+    state = torch.neuron.get_rng_state()
+    assert state.device.type == "cpu" and state.dtype == torch.uint8
+    assert state.view(torch.int64).tolist() == [3, 0]
+    a = torch.randn(5, device=D)
+    assert torch.neuron.get_rng_state().view(torch.int64).tolist() == [3, 8]
+    torch.neuron.set_rng_state(state)
+    assert torch.randn(5, device=D).equal(a)
+    assert torch.neuron.initial_seed() == 3
+    with pytest.raises(ValueError, match="16 bytes"):
+        torch.neuron.set_rng_state(torch.zeros(8, dtype=torch.uint8))
+
+
+def test_other_offsets_draw_other_numbers():
+    seen = set()
+    for offset in range(0, 64, 4):
+        torch.neuron.set_rng_state(torch.tensor([1, offset]).view(torch.uint8))
+        seen.add(torch.randn(1, device=D).item())
+    assert len(seen) == 16
+
+
+def test_all_devices():
+    torch.neuron.manual_seed_all(9)
+    assert torch.randn(4, device="neuron:2").equal(torch.randn(4, device="neuron:7").to("neuron:2"))
+    states = torch.neuron.get_rng_state_all()
+    assert len(states) == torch.neuron.device_count()
+    a = torch.randn(4, device="neuron:2")
+    torch.neuron.set_rng_state_all(states)
+    assert torch.randn(4, device="neuron:2").equal(a)
+    torch.neuron.seed_all()
+
+
+def test_generators():
+    g = torch.Generator(device=D).manual_seed(3)
+    a = torch.randn(5, generator=g, device=D)
+    twin = g.clone_state()
+    assert torch.randn(5, generator=g, device=D).equal(torch.randn(5, generator=twin, device=D))
+    g.manual_seed(3)
+    assert torch.randn(5, generator=g, device=D).equal(a)
+    with pytest.raises(RuntimeError, match="Expected a 'neuron' device type for generator"):
+        torch.randn(5, device=D).normal_(generator=torch.Generator())
+
+
+def test_fork_rng():
+    torch.manual_seed(1)
+    with torch.random.fork_rng(devices=[0], device_type=D):
+        torch.manual_seed(2)
+        torch.randn(3, device=D)
+    a = torch.randn(3, device=D)
+    torch.manual_seed(1)
+    assert torch.randn(3, device=D).equal(a)
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpointing_keeps_dropout(use_reentrant):
+    layer = nn.Dropout(0.5)
+
+    def f(t):
+        return layer(t) * t
+
+    grads = []
+    for run in (f, lambda t: checkpoint(f, t, use_reentrant=use_reentrant)):
+        y = torch.ones(100, device=D, requires_grad=True)
+        torch.manual_seed(0)
+        run(y).sum().backward()
+        grads.append(y.grad)
+    assert grads[0].equal(grads[1])
