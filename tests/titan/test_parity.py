@@ -6,9 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
-from .torchrun import torchrun_train
+from .torchrun import needs_neuron, torchrun_train
 
 DP, REP, TP, PP, CP = (
     f"parallelism.{name}_degree"
@@ -33,8 +32,6 @@ LAYOUTS: dict[str, tuple[int, list[str]]] = {
 GLOO = ("gloo", "cpu")
 NEURON = ("neuron", "neuron")
 Losses = Callable[[str, tuple[str, str]], list[float]]
-
-needs_neuron = pytest.mark.skipif(not hasattr(torch, "neuron"), reason="torch.neuron is not there")
 
 
 @pytest.fixture(scope="session")

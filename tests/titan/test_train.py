@@ -9,20 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from .torchrun import torchrun_train
+from .torchrun import needs_neuron, torchrun_train
 
 
 @pytest.mark.timeout(240)
-def test_a_run_prints_rank_0_and_ends_with_a_summary(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("backend", "device", "memory"),
+    [
+        ("gloo", "cpu", "GiB resident"),
+        pytest.param("neuron", "neuron", "GiB of neuron memory", marks=needs_neuron),
+    ],
+    ids=["gloo", "neuron"],
+)
+def test_a_run_prints_rank_0_and_ends_with_a_summary(
+    tmp_path: Path, backend: str, device: str, memory: str
+) -> None:
+    layout = ["launch.ranks=2", "parallelism.data_parallel_shard_degree=1"]
+    short = ["training.steps=3", "lr_scheduler.warmup_steps=1", "lr_scheduler.decay_ratio=null"]
     run = torchrun_train(
-        tmp_path / "out",
-        2,
-        "llama3_debug",
-        "launch.ranks=2",
-        "parallelism.data_parallel_shard_degree=1",
-        "training.steps=3",
-        "lr_scheduler.warmup_steps=1",
-        "lr_scheduler.decay_ratio=null",
+        tmp_path / "out", 2, "llama3_debug", *layout, *short, backend=backend, device=device
     )
     assert run.status == 0, run.output
     assert len(run.losses) == 3
@@ -31,20 +36,16 @@ def test_a_run_prints_rank_0_and_ends_with_a_summary(tmp_path: Path) -> None:
     assert "WARNING" not in run.output
     assert "Warning" not in run.output
     summary = run.output[run.output.index("  recipe  ") :]
-    assert (
-        "llama3_debug, 2 ranks: tensor 2; device cpu, backend gloo, trn2.48xlarge (LNC 2)"
-        in summary
-    )
+    assert "llama3_debug, 2 ranks: tensor 2" in summary
+    assert f"device {device}, backend {backend}, trn2.48xlarge (LNC 2)" in summary
     assert "steps   1 to 3" in summary
     assert f"loss    {run.losses[0]:.5f} -> {run.losses[2]:.5f}" in summary
     assert "s a step (median)" in summary
-    assert "GiB resident, peak of rank" in summary
+    assert f"{memory}, peak of rank" in summary
     assert f"{tmp_path}/out/logs/rank_*.log" in summary
     for rank in (0, 1):
-        assert (
-            "Training starts at step 1"
-            in (tmp_path / "out" / "logs" / f"rank_{rank}.log").read_text()
-        )
+        log = (tmp_path / "out" / "logs" / f"rank_{rank}.log").read_text()
+        assert "Training starts at step 1" in log
 
 
 @pytest.mark.timeout(240)
