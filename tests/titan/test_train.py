@@ -93,3 +93,15 @@ def test_own_text_on_one_rank_without_torchrun(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "Preparing path dataset from" in done.stdout
     assert "steps   1 to 2" in done.stdout
+
+
+@needs_neuron
+@pytest.mark.timeout(120)
+def test_the_device_is_one_of_the_cluster(tmp_path: Path) -> None:
+    settings = ["cluster.product=trn1.32xlarge", "training.steps=1", "training.seq_len=64"]
+    run = torchrun_train(
+        tmp_path / "out", 1, "llama3_parity", *settings, backend="neuron", device="neuron"
+    )
+    assert run.status == 0, run.output
+    assert "with 16.00GiB memory" in run.output
+    assert "Peak FLOPS used for computing MFU: 9.000e+13" in run.output
