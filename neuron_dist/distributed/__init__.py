@@ -3,6 +3,7 @@
 ``backend.py`` creates process groups; importing this package registers the backend and nothing more.
 """
 
+from neuron_dist._C import Options
 from neuron_dist.distributed.backend import register
 
-__all__ = ["register"]
+__all__ = ["Options", "register"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import copy
 import os
 import sys
 import threading
@@ -39,18 +40,26 @@ def _extend_fake() -> None:
 
 
 def _create(opts: Any, pg_options: Any) -> Any:
-    """Creator for ``register_backend``; ``opts`` is c10d's ``DistributedBackendOptions``."""
-    timeout = opts.timeout if isinstance(opts.timeout, timedelta) else timedelta(seconds=opts.timeout)
+    """Creator for ``register_backend``; ``opts`` is c10d's ``DistributedBackendOptions``.
+
+    ``pg_options`` may be a :class:`neuron_dist.distributed.Options`; raises ``TypeError`` for others.
+    """
+    if pg_options is None:
+        options = _C.Options()
+        options.fp32_accumulation = _flag("NEURON_DIST_FP32_ACCUMULATION")
+    elif isinstance(pg_options, _C.Options):
+        options = copy.copy(pg_options)
+    else:
+        raise TypeError(
+            f"pg_options is {type(pg_options).__name__}, expected neuron_dist.distributed.Options for backend neuron"
+        )
+    timeout = opts.timeout
+    options._timeout = timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
+    options.group_name = opts.group_id or "default"
+    options.global_ranks_in_group = list(opts.global_ranks_in_group)
+    options.device_index = _bind_device(opts)
     return _C.create_process_group(
-        store=opts.store,
-        rank=opts.group_rank,
-        size=opts.group_size,
-        timeout=timeout,
-        group_name=opts.group_id or "default",
-        global_ranks=list(opts.global_ranks_in_group),
-        device_index=_bind_device(opts),
-        fp32_accumulation=_flag("NEURON_DIST_FP32_ACCUMULATION"),
-        stack_provider=_main_thread_stack,
+        opts.store, opts.group_rank, opts.group_size, options, stack_provider=_main_thread_stack
     )
 
 
@@ -85,4 +94,4 @@ def _main_thread_stack() -> str:
     return "".join(traceback.format_stack(frame, limit=12)) if frame is not None else ""
 
 
-atexit.register(_C.say_goodbye)
+atexit.register(_C.retire_engine)

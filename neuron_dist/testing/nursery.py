@@ -31,6 +31,7 @@ import time
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import wait
+from typing import Any
 
 __all__ = ["STACK_SIGNAL", "Request", "main"]
 
@@ -76,13 +77,14 @@ class _Nursery:
         """pid of each rank that has not ended."""
         self.pidfds: dict[int, int] = {}
         """rank of each pidfd."""
+        self.zombies: list[int] = []
 
     def serve(self) -> None:
         try:
             while True:
                 ready = wait([self.channel, *self.pidfds])
                 for pidfd in [item for item in ready if isinstance(item, int)]:
-                    self._reap(pidfd)
+                    self._on_end(pidfd)
                 if self.channel in ready and not self._obey():
                     return
         finally:
@@ -127,16 +129,20 @@ class _Nursery:
             os.close(descriptor)
         self.channel.send(pickle.dumps(("started", pids)))
 
-    def _reap(self, pidfd: int) -> None:
+    def _on_end(self, pidfd: int) -> None:
+        """Reports the end of a rank. It stays a zombie while others run, so that they can read how it ended."""
         rank = self.pidfds.pop(pidfd)
-        os.close(pidfd)
         pid = self.pids.pop(rank)
-        _kill_session(
-            pid
-        )  # what the rank itself has left running; before its pid can be used again
-        _, status = os.waitpid(pid, 0)
-        ended = ("ended", rank, os.waitstatus_to_exitcode(status), time.monotonic_ns())
-        self.channel.send(pickle.dumps(ended))
+        self.zombies.append(pid)
+        _kill_session(pid)  # what the rank itself has left running
+        end = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)
+        assert end is not None
+        os.close(pidfd)
+        if not self.pids:
+            while self.zombies:
+                os.waitpid(self.zombies.pop(), 0)
+        exit_code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+        self.channel.send(pickle.dumps(("ended", rank, exit_code, time.monotonic_ns())))
 
 
 def _kill_session(pid: int) -> None:
@@ -188,12 +194,20 @@ def _call(request: Request) -> object:
     function, args = pickle.loads(request.call)
     if request.backend is not None:
         dist.init_process_group(request.backend)
+        _wait_for_all(dist.distributed_c10d._get_default_store(), dist.get_world_size())
     if request.device is not None:
         torch.set_default_device(request.device)
     value = function(*args)
     if dist.is_initialized():
         dist.destroy_process_group()
     return value
+
+
+def _wait_for_all(store: Any, world_size: int) -> None:
+    """A rank that fails at once must not break the peers that are still connecting to it."""
+    if store.add("run_ranks/ready", 1) == world_size:
+        store.set("run_ranks/go", "")
+    store.wait(["run_ranks/go"])
 
 
 def _picklable(error: BaseException) -> BaseException | None:

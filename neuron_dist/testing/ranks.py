@@ -199,6 +199,8 @@ class _Launch:
 
     def kill(self, expect_dead: frozenset[int] = frozenset()) -> None:
         """Ends what still runs, and only that."""
+        if self.channel.process.poll() is not None:
+            self.running.clear()  # its ranks have died with the nursery
         for rank in self.running:
             self.channel.send(("signal", rank, signal.SIGKILL))
         hung = frozenset(self.failures) | expect_dead

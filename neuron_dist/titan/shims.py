@@ -172,7 +172,10 @@ def provide_set_timeout() -> None:
     def set_timeout(timeout: timedelta, group: dist.ProcessGroup | None = None) -> None:
         group = dist.group.WORLD if group is None else group
         assert group is not None
-        group.set_timeout(timeout)
+        for device in group._device_types:
+            backend: Any = group._get_backend(device)
+            if backend.name() != "fake":  # a group of one rank, which waits for nobody
+                backend.set_timeout(timeout)
 
     dist.set_timeout = set_timeout  # type: ignore[attr-defined]
 

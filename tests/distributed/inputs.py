@@ -55,7 +55,10 @@ def place(content, layout, device):
         case "strided" if content.dim():
             base_shape, view = (*shape[:-1], 2 * shape[-1]), lambda base: base[..., ::2]
         case "transposed":
-            base_shape, view = shape[::-1], lambda base: base.permute(*reversed(range(base.dim())))
+            base_shape, view = (
+                shape[::-1],
+                lambda base: base.permute(tuple(reversed(range(base.dim())))),
+            )
         case "offset" | "strided":
             base_shape, view = (content.numel() + 3,), lambda base: base[1:-2].view(shape)
         case _:
@@ -86,7 +89,13 @@ def same_bits(left, right):
 
 
 def _bits(tensor):
-    tensor = tensor.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    tensor = (
+        tensor.cpu()
+        .resolve_conj()
+        .resolve_neg()
+        .flatten()
+        .clone(memory_format=torch.contiguous_format)
+    )
     if tensor.dtype.is_complex:
         tensor = torch.view_as_real(tensor).reshape(-1)
     return tensor.view(torch.uint8)

@@ -1,5 +1,7 @@
 """Process groups: ways to make them, sub-groups, splitting, device meshes, the fake backend."""
 
+import os
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -53,7 +55,15 @@ def many_groups(device):
     assert sum(total(1, device, group) for group in groups) == 40 * dist.get_world_size()
 
 
+def bind():
+    """What torch asks of those who split or shrink a group with an accelerator: a bound device."""
+    dist.init_process_group(
+        BACKEND, device_id=torch.device("neuron", int(os.environ["LOCAL_RANK"]))
+    )
+
+
 def split(device):
+    bind()
     rank = dist.get_rank()
     group = dist.split_group(split_ranks=[[0, 1], [2, 3]])
     ranks = [0, 1] if rank < 2 else [2, 3]
@@ -63,6 +73,10 @@ def split(device):
 
 
 def shrink(device):
+    if device == "neuron":
+        bind()
+    else:
+        dist.init_process_group(BACKEND)
     rank = dist.get_rank()
     assert total(1, device) == 4
     if rank == 3:
@@ -97,14 +111,10 @@ def init_twice(device):
 
 
 def _address():
-    import os
-
     return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 
 
 def _place():
-    import os
-
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
@@ -139,16 +149,16 @@ def test_groups(fn, device):
     launch(4, fn, device)
 
 
-@neuron_only
+@needs_device
 @on_both
 def test_split(device):
-    launch(4, split, device)
+    launch(4, split, device, backend=None)
 
 
 @neuron_only
 @on_both
 def test_shrink(device):
-    assert launch(4, shrink, device) == [111, 111, 111, None]
+    assert launch(4, shrink, device, backend=None) == [111, 111, 111, None]
 
 
 @on_both
@@ -156,9 +166,14 @@ def test_init_twice(device):
     launch(2, init_twice, device, backend=None)
 
 
+@needs_device
+def test_mesh_without_process_group():
+    launch(4, mesh, "neuron", backend=None)
+
+
 @on_both
-def test_mesh_without_process_group(device):
-    launch(4, mesh, device, backend=None)
+def test_mesh(device):
+    launch(4, mesh, device)
 
 
 @needs_device

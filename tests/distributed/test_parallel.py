@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -100,6 +100,7 @@ def tensor_parallel(device):
     plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
     for block in list(net)[:2]:
         parallelize_module(block, mesh, plan)
+    parallelize_module(net[2], mesh, RowwiseParallel(input_layouts=Replicate()))
     return torch.stack(train(net, batches(device))).cpu(), state(net)
 
 

@@ -32,49 +32,60 @@ void start_services(Peers& peers, Engine& engine, const py::object& stack_provid
   });
 }
 
-c10::intrusive_ptr<c10d::Backend> create(
-    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, std::chrono::milliseconds timeout,
-    const std::string& group_name, const std::vector<uint64_t>& global_ranks, int device_index,
-    bool fp32_accumulation, const py::object& stack_provider) {
-  auto options = c10::make_intrusive<ProcessGroupNeuron::Options>(timeout);
-  options->group_name = group_name;
-  options->global_ranks_in_group = global_ranks;
-  options->device_index = device_index;
-  options->fp32_accumulation = fp32_accumulation;
-  Peers& peers =
-      Peers::start(device_index, global_ranks.empty() ? rank : static_cast<int>(global_ranks[rank]));
+c10::intrusive_ptr<ProcessGroupNeuron> create(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+    const c10::intrusive_ptr<ProcessGroupNeuron::Options>& options, const py::object& stack_provider) {
+  const auto& ranks = options->global_ranks_in_group;
+  Peers& peers = Peers::start(options->device_index, ranks.empty() ? rank : static_cast<int>(ranks.at(rank)));
   start_services(peers, Engine::get(peers), stack_provider);
   py::gil_scoped_release no_gil;
   return c10::make_intrusive<ProcessGroupNeuron>(store, rank, size, options);
 }
 
-ProcessGroupNeuron& as_neuron(c10d::Backend& backend) {
-  auto* group = dynamic_cast<ProcessGroupNeuron*>(&backend);
-  TORCH_CHECK_TYPE(group != nullptr, "expected a neuron backend, got ", backend.getBackendName());
-  return *group;
-}
-
 } // namespace
 
 void bind_distributed(py::module_& m) {
+  py::module_::import("torch._C._distributed_c10d"); // holds the base classes
+  using Options = ProcessGroupNeuron::Options;
+  py::class_<Options, c10::intrusive_ptr<Options>, c10d::Backend::Options>(m, "Options")
+      .def(py::init<std::chrono::milliseconds>(), py::arg("timeout") = kBackendDefaultTimeout)
+      .def_readwrite("fp32_accumulation", &Options::fp32_accumulation)
+      .def_readwrite("device_index", &Options::device_index)
+      .def_readwrite("group_name", &Options::group_name)
+      .def_readwrite("global_ranks_in_group", &Options::global_ranks_in_group)
+      .def("__copy__", [](const Options& self) { return c10::make_intrusive<Options>(self); })
+      .def("__deepcopy__", [](const Options& self, const py::dict& memo) {
+        return c10::make_intrusive<Options>(self);
+      });
+  py::class_<ProcessGroupNeuron, c10::intrusive_ptr<ProcessGroupNeuron>, c10d::Backend>(
+      m, "ProcessGroupNeuron")
+      .def_property_readonly(
+          "options",
+          [](ProcessGroupNeuron& self) {
+            return c10::static_intrusive_pointer_cast<Options>(self.getBackendOptions());
+          })
+      .def(
+          "_set_default_timeout", &ProcessGroupNeuron::setTimeout, py::arg("timeout"),
+          py::call_guard<py::gil_scoped_release>())
+      .def(
+          "_set_planner",
+          [](ProcessGroupNeuron& self, py::function planner) {
+            auto held = std::shared_ptr<py::function>(new py::function(std::move(planner)), [](py::function* f) {
+              py::gil_scoped_acquire gil;
+              delete f;
+            });
+            self.set_planner([held](Op op, int64_t bytes) {
+              py::gil_scoped_acquire gil;
+              auto programs = (*held)(op_name(op), bytes).cast<std::vector<ReduceProgram>>();
+              return std::make_shared<const Plan>(Plan{std::move(programs)});
+            });
+          },
+          py::arg("planner"),
+          "planner(op, bytes) -> postfix programs over group ranks (-1 combines); plan.h says how they divide "
+          "the tensor");
   m.def(
-      "create_process_group", &create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
-      py::arg("group_name"), py::arg("global_ranks"), py::arg("device_index"), py::arg("fp32_accumulation"),
+      "create_process_group", &create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"),
       py::arg("stack_provider"));
-  m.def(
-      "set_planner",
-      [](c10d::Backend& backend, py::function planner) {
-        auto held = std::shared_ptr<py::function>(new py::function(std::move(planner)), [](py::function* f) {
-          py::gil_scoped_acquire gil;
-          delete f;
-        });
-        as_neuron(backend).set_planner([held](Op op, int64_t bytes) {
-          py::gil_scoped_acquire gil;
-          auto programs = (*held)(op_name(op), bytes).cast<std::vector<ReduceProgram>>();
-          return std::make_shared<const Plan>(Plan{std::move(programs)});
-        });
-      },
-      "planner(op, bytes) -> list of postfix programs over group ranks (-1 combines); see csrc plan.h");
   m.def(
       "flight_recorder",
       [](uint64_t limit) {
@@ -82,15 +93,14 @@ void bind_distributed(py::module_& m) {
         return peers == nullptr ? std::vector<std::string>{} : peers->block().flight.describe(limit);
       },
       py::arg("limit") = FlightRing::kEntries);
-  m.def("say_goodbye", [] {
-    py::gil_scoped_release no_gil;
-    if (Engine* engine = Engine::running()) {
-      engine->retire();
-    }
-    if (Peers* peers = Peers::running()) {
-      peers->say_goodbye();
-    }
-  });
+  m.def(
+      "retire_engine",
+      [] {
+        if (Engine* engine = Engine::running()) {
+          engine->retire();
+        }
+      },
+      "Before the interpreter ends: no thread calls into Python any more.");
 }
 
 } // namespace neuron

@@ -19,6 +19,11 @@ constexpr int64_t kLine = 64;
 // copied out, few enough to stay in the cache.
 constexpr size_t kStagedPieces = 3;
 
+// Ranks may give different amounts.
+bool sizes_vary(Op op) {
+  return op == Op::kGather || op == Op::kScatter || op == Op::kAllToAll;
+}
+
 bool reduces_to_peers(Op op) {
   return op == Op::kAllReduce || op == Op::kReduce;
 }
@@ -47,7 +52,7 @@ void Group::post(Collective& op) {
   const uint64_t seq = op.info.seq;
   Descriptor& mine = descriptor(rank_, seq);
   mine.print = Fingerprint{
-      seq, op.sizes_hash, op.info.numel, op.info.root, op.piece,
+      seq, op.sizes_hash, sizes_vary(op.info.op) ? -1 : op.info.numel, op.info.root, op.piece,
       op.info.op, op.info.reduction, op.info.dtype, op.staged};
   mine.factor = op.factor;
   mine.n_in = op.in.size();

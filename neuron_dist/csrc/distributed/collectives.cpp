@@ -63,12 +63,21 @@ void check_count(const char* op, const char* what, size_t count, int size) {
 
 ProcessGroupNeuron::Call ProcessGroupNeuron::begin(
     Op op, OpType type, const char* title, std::chrono::milliseconds timeout, bool async) {
+  if (!described_) {
+    described_ = true;
+    if (!pg_desc_.empty() && pg_desc_ != "undefined") {
+      group_->describe_as(pg_desc_);
+    }
+  }
   Call call{};
   call.info.op = op;
   call.info.group = &group_->name();
   call.timeout = timeout_or_default(timeout);
   call.async = async;
   call.work = coalescing_ ? coalescing_ : c10::make_intrusive<NeuronWork>(rank_, type, title, *engine_);
+  if (onCompletionHook_) {
+    call.work->set_on_end(onCompletionHook_);
+  }
   return call;
 }
 
@@ -426,6 +435,7 @@ WorkPtr ProcessGroupNeuron::gather(
   set_root(call, opts.rootRank);
   const at::Tensor data = input(call, tensor);
   call.info.dtype = data.scalar_type();
+  call.info.numel = data.numel();
   std::vector<Buffer> out;
   std::vector<uint64_t> expected;
   if (rank_ == opts.rootRank) {
@@ -457,6 +467,7 @@ WorkPtr ProcessGroupNeuron::scatter(
   const at::Tensor result = output(call, tensor, false);
   call.work->keep(result);
   call.info.dtype = result.scalar_type();
+  call.info.numel = result.numel();
   std::vector<Buffer> in;
   if (rank_ == opts.rootRank) {
     const Tensors& list = only_list("scatter", inputs);
@@ -496,7 +507,9 @@ void ProcessGroupNeuron::all_to_all_one(
     out.push_back(whole(plain));
     expected.push_back(plain.nbytes());
   }
-  call.info.numel = 0; // ranks may send different amounts
+  for (const auto& each : inputs) {
+    call.info.numel += each.numel();
+  }
   submit(call, in, out, expected, 0);
 }
 
@@ -519,6 +532,7 @@ WorkPtr ProcessGroupNeuron::alltoall_base(
   const at::Tensor plain_out = output(call, result, false);
   call.work->keep(plain_out);
   call.info.dtype = data.scalar_type();
+  call.info.numel = data.numel();
   const auto split = [&](const at::Tensor& tensor, const std::vector<int64_t>& splits) {
     std::vector<int64_t> lengths(size_);
     std::vector<int64_t> offsets(size_);

@@ -10,11 +10,6 @@
 namespace neuron {
 namespace {
 
-// A waiting thread looks this often before it sleeps. With a core for each rank the answer comes within a
-// few microseconds and a futex would cost more; with more ranks than cores spinning takes the core that the
-// others need.
-constexpr int kSpinsWithCore = 300;
-constexpr int kSpinsWithoutCore = 0;
 // Upper bound of a sleep. Everything that matters rings the doorbell; this is how late a deadline, or poison
 // that somebody was killed while ringing, can be noticed.
 constexpr int64_t kLongestSleepNs = 100'000'000;
@@ -22,14 +17,6 @@ constexpr int64_t kLongestSleepNs = 100'000'000;
 Engine* instance = nullptr;
 pid_t instance_pid = 0;
 std::mutex instance_mutex;
-
-int ranks_on_this_machine() {
-  const char* value = std::getenv("LOCAL_WORLD_SIZE");
-  if (value == nullptr) {
-    value = std::getenv("WORLD_SIZE");
-  }
-  return value == nullptr ? 1 : std::atoi(value);
-}
 
 int cores() {
   cpu_set_t set;
@@ -44,7 +31,7 @@ Engine& Engine::get(Peers& peers) {
     instance = new Engine(peers); // ends with the process
     instance_pid = getpid();
     peers.set_on_ending([engine = instance] { engine->wake(); });
-    std::thread([engine = instance] { engine->background(); }).detach();
+    start_thread([engine = instance] { engine->background(); });
   }
   return *instance;
 }
@@ -55,12 +42,12 @@ Engine* Engine::running() {
 }
 
 Engine::Engine(Peers& peers)
-    : peers_(peers),
-      doorbell_(peers.block().doorbell),
-      spins_(ranks_on_this_machine() <= cores() ? kSpinsWithCore : kSpinsWithoutCore) {}
+    : doorbell_(peers.block().doorbell) {}
 
 void Engine::add_group(std::shared_ptr<Group> group) {
   std::lock_guard<std::mutex> lock(drive_);
+  most_ranks_ = std::max(most_ranks_, group->size());
+  spins_ = most_ranks_ <= cores() ? kSpinsWithCore : kSpinsWithoutCore;
   groups_.push_back(std::move(group));
 }
 

@@ -12,6 +12,12 @@
 
 namespace neuron {
 
+// A waiting thread looks this often before it sleeps. With a core for each rank the answer comes within a
+// few microseconds and a futex would cost more; with more ranks than cores spinning takes the core that the
+// others need.
+constexpr int kSpinsWithCore = 300;
+constexpr int kSpinsWithoutCore = 0;
+
 class Engine {
  public:
   // Starts with the first process group of this process; a forked child gets one of its own.
@@ -48,7 +54,6 @@ class Engine {
   void tell(std::vector<Ended>& ended); // drive lock not held
   int64_t sleep_limit_ns(TimePoint deadline); // drive lock held
 
-  Peers& peers_;
   Doorbell& doorbell_;
   std::mutex drive_; // guards the groups' state
   std::vector<std::shared_ptr<Group>> groups_;
@@ -58,7 +63,8 @@ class Engine {
   std::atomic<uint32_t> background_wake_{0};
   std::atomic<bool> background_asleep_{false};
   std::atomic<bool> retired_{false};
-  int spins_; // before sleeping
+  int most_ranks_ = 1; // of any group so far
+  std::atomic<int> spins_{kSpinsWithCore}; // before sleeping
 };
 
 } // namespace neuron

@@ -53,6 +53,7 @@ void Group::ring_all() {
 
 void Group::enqueue(AnyOperation op, const std::function<void(OpInfo&)>& started) {
   std::lock_guard<std::mutex> lock(inbox_mutex_);
+  open_.fetch_add(1, std::memory_order_acq_rel);
   std::visit(
       [&](auto& ptr) {
         using T = std::decay_t<decltype(*ptr)>;
@@ -92,6 +93,7 @@ void Group::take_inbox(std::vector<Ended>& ended) {
           } else if constexpr (std::is_same_v<T, Collective>) {
             queue_.push_back(std::move(op));
           } else if constexpr (std::is_same_v<T, Send>) {
+            ++unsent_count_;
             unsent_[op->dst].push_back(std::move(op));
           } else {
             recvs_.push_back(std::move(op));
@@ -119,24 +121,8 @@ bool Group::progress(std::vector<Ended>& ended) {
   return collectives || messages;
 }
 
-bool Group::idle() const {
-  if (inbox_full_.load(std::memory_order_acquire) || !queue_.empty() || !recvs_.empty()) {
-    return false;
-  }
-  for (const auto& send : sent_) {
-    if (!send->eager) { // an eager one has ended; only its buffer is still out
-      return false;
-    }
-  }
-  for (const auto& sends : unsent_) {
-    if (!sends.empty()) {
-      return false;
-    }
-  }
-  return true;
-}
-
 void Group::end(Operation& op, std::vector<Ended>& ended, const Failure* failure) {
+  open_.fetch_sub(1, std::memory_order_acq_rel);
   ended.push_back(Ended{std::move(op), failure ? std::optional<Failure>(*failure) : std::nullopt});
 }
 
@@ -202,6 +188,7 @@ void Group::fail(const Failure& failure, bool tell_peers, std::vector<Ended>& en
   for (auto& sends : unsent_) {
     end_all(sends);
   }
+  unsent_count_ = 0;
 }
 
 std::vector<int> Group::missing(uint64_t seq) const {
@@ -223,7 +210,7 @@ bool Group::check_health(TimePoint now, std::vector<Ended>& ended) {
     return true;
   }
   const auto lost = [&](int rank) {
-    return peers_[rank] != nullptr && peers_[rank]->state.load(std::memory_order_acquire) != Peer::kAlive;
+    return peers_[rank] != nullptr && peers_[rank]->ended.load(std::memory_order_acquire);
   };
   const auto fail_lost = [&](int rank, const Operation& op) {
     fail({Failure::kPeerLost,

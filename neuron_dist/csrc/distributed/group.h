@@ -91,8 +91,12 @@ class Group {
       std::string name, int rank, std::vector<int> global_ranks, std::vector<Peer*> peers,
       const std::vector<uint64_t>& blocks, Peers& process);
 
+  // As errors print it. Constant once the first operation has been enqueued.
   const std::string& name() const {
     return name_;
+  }
+  void describe_as(const std::string& description) {
+    name_ += " (" + description + ")";
   }
   int rank() const {
     return rank_;
@@ -118,7 +122,10 @@ class Group {
   void arrive(std::vector<Ended>& ended);
   // Does whatever can be done now; true when something was. Ended operations go to `ended`.
   bool progress(std::vector<Ended>& ended);
-  bool idle() const;
+  // Nothing enqueued is unfinished. Thread-safe.
+  bool idle() const {
+    return open_.load(std::memory_order_acquire) == 0;
+  }
   // Fails what cannot end any more: peers that are gone, poison, deadlines. True when something failed.
   bool check_health(TimePoint now, std::vector<Ended>& ended);
   TimePoint next_deadline() const;
@@ -196,6 +203,7 @@ class Group {
   std::mutex inbox_mutex_;
   std::vector<AnyOperation> inbox_; // guarded by inbox_mutex_, as are the numbers below
   std::atomic<bool> inbox_full_{false};
+  std::atomic<int> open_{0}; // operations that have not ended
   std::atomic<uint64_t> next_seq_{0};
   std::vector<uint64_t> next_message_; // by destination
 
@@ -205,6 +213,7 @@ class Group {
   size_t staged_ = 0; // posted collectives that hold staging
 
   std::vector<std::deque<std::unique_ptr<Send>>> unsent_; // by destination, in order
+  size_t unsent_count_ = 0;
   std::vector<std::unique_ptr<Send>> sent_; // posted, not taken yet
   std::deque<std::unique_ptr<Recv>> recvs_;
 

@@ -28,7 +28,10 @@ std::string OpInfo::describe() const {
     if (reduction != Reduction::kNone) {
       out << reduction_name(reduction) << ", ";
     }
-    out << dtype_name(dtype) << ", numel=" << numel;
+    out << dtype_name(dtype);
+    if (numel >= 0) {
+      out << ", numel=" << numel;
+    }
     if (op == Op::kSend || op == Op::kRecv) {
       out << (op == Op::kSend ? ", dst=" : ", src=");
       if (root < 0) {

@@ -33,7 +33,7 @@ struct OpInfo {
   Reduction reduction = Reduction::kNone;
   c10::ScalarType dtype = c10::ScalarType::Byte;
   uint64_t seq = 0; // collectives: position in the group's order; send/recv: position in the channel
-  int64_t numel = 0;
+  int64_t numel = 0; // -1: ranks may differ
   int32_t root = -1; // rooted ops: group rank; send/recv: the other side, -1 for any
   int32_t tag = 0;
   const std::string* group = nullptr; // outlives the op

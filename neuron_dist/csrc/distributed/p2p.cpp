@@ -16,7 +16,7 @@ constexpr uint64_t kEagerBytes = 64 * 1024;
 
 bool Group::progress_messages(std::vector<Ended>& ended) {
   const bool reaped = reap_sends(ended);
-  const bool posted = post_sends(ended);
+  const bool posted = unsent_count_ > 0 && post_sends(ended);
   const bool matched = !recvs_.empty() && match_recvs(ended);
   return reaped || posted || matched;
 }
@@ -35,6 +35,7 @@ bool Group::post_sends(std::vector<Ended>& ended) {
       }
       std::unique_ptr<Send> op = std::move(waiting.front());
       waiting.pop_front();
+      --unsent_count_;
       // What peers cannot reach is copied; so is what I send to myself, for my receive may come later.
       op->eager = op->data.bytes <= kEagerBytes || !is_shared(op->data.data) || dst == rank_;
       const char* data = op->data.data;

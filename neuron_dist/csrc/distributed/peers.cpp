@@ -23,7 +23,6 @@ namespace neuron {
 namespace {
 
 constexpr uint64_t kMagic = 0x6e6575726f6e3031; // "neuron01": the layout of Hello and of the shared blocks
-constexpr char kGoodbye = 'b';
 constexpr char kWantStack = 's';
 
 struct Hello {
@@ -165,7 +164,7 @@ std::mutex instance_mutex;
 
 std::string Peer::describe() const {
   std::string text = "rank " + std::to_string(global_rank) + " (pid " + std::to_string(pid) + ")";
-  if (state.load(std::memory_order_acquire) != kAlive) {
+  if (ended.load(std::memory_order_acquire)) {
     return text + " " + ending;
   }
   char letter = '?';
@@ -181,7 +180,7 @@ Peers& Peers::start(int device_index, int global_rank) {
   if (instance == nullptr || instance_pid != getpid()) {
     instance = new Peers(device_index, global_rank); // ends with the process
     instance_pid = getpid();
-    std::thread([peers = instance] { peers->watch(); }).detach();
+    start_thread([peers = instance] { peers->watch(); });
   }
   return *instance;
 }
@@ -267,9 +266,15 @@ std::vector<Peer*> Peers::connect(const std::vector<Address>& addresses, TimePoi
         continue;
       }
       if (to.uid < self_address_.uid) { // of two strangers the one with the smaller uid calls
-        if (!changed_.wait_until(lock, deadline, [&] { return find(to.uid) != nullptr; })) {
-          lock.unlock();
-          unreachable("did not connect");
+        while (find(to.uid) == nullptr) {
+          changed_.wait_for(lock, std::chrono::milliseconds(100));
+          char state = '?';
+          int code = 0;
+          const bool there = read_stat(static_cast<pid_t>(to.pid), state, code) && state != 'Z';
+          if (find(to.uid) == nullptr && (!there || Clock::now() > deadline)) {
+            lock.unlock();
+            unreachable(there ? "did not connect" : "died");
+          }
         }
         found[i] = find(to.uid);
         continue;
@@ -326,10 +331,8 @@ void Peers::read_from(Peer& peer) {
     answer_stack_request();
     return;
   }
-  const bool left = n == 1 && message == kGoodbye;
-  peer.ending = left ? "has left (it ended normally, or destroyed its process group)"
-                     : how_it_ended(peer.pid, peer.pidfd);
-  peer.state.store(left ? Peer::kLeft : Peer::kDead, std::memory_order_seq_cst);
+  peer.ending = how_it_ended(peer.pid, peer.pidfd);
+  peer.ended.store(true, std::memory_order_seq_cst);
   std::function<void()> callback;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -378,17 +381,8 @@ void Peers::watch() {
   }
 }
 
-void Peers::say_goodbye() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  for (auto& [uid, peer] : peers_) {
-    if (peer->socket >= 0) {
-      send(peer->socket, &kGoodbye, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-    }
-  }
-}
-
 std::string Peers::python_stack(Peer& peer, std::chrono::milliseconds patience) {
-  if (peer.state.load() != Peer::kAlive) {
+  if (peer.ended.load()) {
     return {};
   }
   const uint32_t ticket = peer.block->stack_wanted.fetch_add(1) + 1;
@@ -419,7 +413,7 @@ void Peers::answer_stack_request() {
     return;
   }
   // On a thread of its own: the GIL may be held for long, and this thread must go on watching the peers.
-  std::thread([this, provider, ticket] {
+  start_thread([this, provider, ticket] {
     const std::string text = provider();
     static std::mutex writing;
     std::lock_guard<std::mutex> lock(writing);
@@ -427,7 +421,7 @@ void Peers::answer_stack_request() {
     std::memcpy(block_->stack_text, text.data(), n);
     block_->stack_text[n] = 0;
     block_->stack_ready.store(ticket);
-  }).detach();
+  });
 }
 
 void Peers::set_stack_provider(std::function<std::string()> provider) {

@@ -31,8 +31,6 @@ struct ProcessBlock {
 };
 
 struct Peer {
-  enum State : int { kAlive, kLeft, kDead };
-
   uint64_t uid = 0;
   pid_t pid = 0;
   int global_rank = -1;
@@ -40,8 +38,8 @@ struct Peer {
   ProcessBlock* block = nullptr;
   int socket = -1;
   int pidfd = -1;
-  std::atomic<int> state{kAlive};
-  std::string ending; // how it ended; written before `state` changes
+  std::atomic<bool> ended{false};
+  std::string ending; // how; written before `ended` is set
 
   // "rank 2 (pid 4711) was killed by signal 9 (SIGKILL)"
   std::string describe() const;
@@ -76,8 +74,6 @@ class Peers {
   // The peers of these addresses (nullptr for this process itself), connected. Throws when one does not
   // answer until `deadline`.
   std::vector<Peer*> connect(const std::vector<Address>& addresses, TimePoint deadline);
-  // Tells every peer that this rank ends in good order.
-  void say_goodbye();
   // Asks `peer` for its main thread's Python stack; empty when it does not answer within `patience`.
   std::string python_stack(Peer& peer, std::chrono::milliseconds patience);
   // Supplies python_stack()'s text in this process; runs on a thread of its own and takes the GIL.

@@ -9,30 +9,6 @@
 #include "distributed/rendezvous.h"
 
 namespace neuron {
-namespace {
-
-// Completed works, for registerOnCompletionHook.
-class CompletionHook : public Hook {
- public:
-  CompletionHook(std::shared_ptr<Group> group, std::function<void(std::shared_ptr<c10d::WorkInfo>)> callback)
-      : group_(std::move(group)), callback_(std::move(callback)) {}
-  void before(OpInfo&) override {}
-  void after(const OpInfo& info) override {
-    if (info.group == &group_->name()) {
-      const auto now = Clock::now();
-      callback_(std::make_shared<c10d::WorkInfo>(
-          c10d::OpType::UNKNOWN, info.seq, now, now, std::chrono::duration<float>(0)));
-    }
-  }
-  void abort(const OpInfo&, const Failure&) override {}
-
- private:
-  std::shared_ptr<Group> group_;
-  std::function<void(std::shared_ptr<c10d::WorkInfo>)> callback_;
-};
-
-} // namespace
-
 ProcessGroupNeuron::ProcessGroupNeuron(
     c10::intrusive_ptr<c10d::Store> store, int rank, int size, c10::intrusive_ptr<Options> options)
     : Backend(rank, size), store_(std::move(store)), options_(std::move(options)) {
@@ -161,7 +137,9 @@ void ProcessGroupNeuron::waitForPendingWorks() {
 
 void ProcessGroupNeuron::registerOnCompletionHook(
     std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
-  engine_->add_hook(std::make_unique<CompletionHook>(group_, std::move(hook)));
+  TORCH_CHECK(
+      group_->sequence() == 0, "neuron: register the completion hook before the group's first collective");
+  onCompletionHook_ = std::move(hook);
 }
 
 at::Tensor ProcessGroupNeuron::allocateTensor(long size, at::TensorOptions options) {

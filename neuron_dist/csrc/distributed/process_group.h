@@ -162,6 +162,7 @@ class ProcessGroupNeuron : public c10d::Backend {
   std::map<std::pair<Op, int>, std::shared_ptr<const Plan>> plans_; // by op and size class
   std::shared_ptr<const Plan> rank_order_;
   int shrinks_ = 0;
+  bool described_ = false; // c10d gives the description after construction
 };
 
 } // namespace neuron

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -10,6 +12,8 @@
 #include <climits>
 #include <cstdint>
 #include <ctime>
+#include <thread>
+#include <utility>
 
 namespace neuron {
 
@@ -51,5 +55,16 @@ struct alignas(64) Doorbell {
     }
   }
 };
+
+// A thread that handles no signals, so that they reach the main thread, where Python expects them.
+template <typename F>
+void start_thread(F&& body) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread(std::forward<F>(body)).detach();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
 
 } // namespace neuron

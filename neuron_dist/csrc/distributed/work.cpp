@@ -18,6 +18,8 @@ struct WithoutGil {
   }
 };
 
+constexpr std::chrono::milliseconds kSignalCheck{200};
+
 // Plain kernels only: neither autograd nor a Python mode of the thread that happens to drive may see it.
 void plain_copy(const at::Tensor& to, const at::Tensor& from) {
   at::AutoDispatchBelowADInplaceOrView below;
@@ -72,6 +74,10 @@ void NeuronWork::set_abort(std::function<void()> abort) {
   abort_ = std::move(abort);
 }
 
+void NeuronWork::set_on_end(std::function<void(std::shared_ptr<c10d::WorkInfo>)> on_end) {
+  on_end_ = std::move(on_end);
+}
+
 c10::intrusive_ptr<Completion> NeuronWork::completion() {
   return c10::make_intrusive<Ending>(c10::intrusive_ptr<NeuronWork>::unsafe_reclaim_from_nonowning(this));
 }
@@ -112,6 +118,9 @@ void NeuronWork::end_work() {
     future_result = future_result_;
     kept.swap(kept_); // freed here, or the tensors would live as long as the work does
     copies_.clear();
+  }
+  if (on_end_) {
+    on_end_(std::make_shared<c10d::WorkInfo>(opType_, seq_, started_, ended_, ended_ - started_));
   }
   if (future) {
     mark(future, false);
@@ -165,8 +174,18 @@ void NeuronWork::blockCurrentStream() {
 bool NeuronWork::wait(std::chrono::milliseconds timeout) {
   if (!done_.load(std::memory_order_acquire)) {
     const TimePoint deadline = timeout == kNoTimeout ? TimePoint::max() : Clock::now() + timeout;
-    WithoutGil without;
-    if (!engine_.drive_until(done_, deadline)) {
+    bool done = false;
+    while (!done && Clock::now() < deadline) {
+      {
+        WithoutGil without;
+        done = engine_.drive_until(done_, std::min(deadline, Clock::now() + kSignalCheck));
+      }
+      // So that Ctrl-C ends a wait for a rank that never comes.
+      if (!done && Py_IsInitialized() && PyGILState_Check() && PyErr_CheckSignals() != 0) {
+        throw pybind11::error_already_set();
+      }
+    }
+    if (!done) {
       TORCH_CHECK_WITH(
           DistBackendError, false, "neuron: Timed out waiting ", timeout.count(), "ms for ",
           c10d::opTypeToString(opType_), " (seq ", seq_,

@@ -43,6 +43,7 @@ class NeuronWork : public c10d::Work {
   void copy_back(const at::Tensor& from, const at::Tensor& to);
   void set_sequence(uint64_t seq);
   void set_abort(std::function<void()> abort);
+  void set_on_end(std::function<void(std::shared_ptr<c10d::WorkInfo>)> on_end);
   // The engine tells an operation's end through this.
   c10::intrusive_ptr<Completion> completion();
 
@@ -64,6 +65,7 @@ class NeuronWork : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
   c10::intrusive_ptr<c10::ivalue::Future> future_result_;
   std::function<void()> abort_;
+  std::function<void(std::shared_ptr<c10d::WorkInfo>)> on_end_;
   TimePoint started_ = Clock::now();
   TimePoint ended_{};
   uint64_t seq_ = 0;
