@@ -9,13 +9,17 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
+from collectives.topology import ClusterError, load_cluster
+from neuron_dist.titan import recipe as recipes
 from neuron_dist.titan.check import Plan, check
 from neuron_dist.titan.problems import Problem, RecipeError
+from neuron_dist.titan.recipe import ClusterSection
 
 __all__ = ["main", "parse_args", "train"]
 
@@ -32,9 +36,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = parse_args(sys.argv[1:] if argv is None else argv)
         _need_device(options.device)
+        _simulate(recipes.load(options.recipe, options.set).own.cluster)
         ranks = int(os.environ.get("WORLD_SIZE", "1"))
         plan = check(
-            options.recipe, options.set, ranks=ranks, device=options.device, backend=options.backend
+            options.recipe,
+            options.set,
+            ranks=ranks,
+            device=options.device,
+            backend=options.backend,
         )
     except RecipeError as error:
         _refuse(str(error))
@@ -89,7 +98,6 @@ def train(plan: Plan) -> None:
         ("MASTER_PORT", "0"),
     ):
         os.environ.setdefault(name, value)
-    _simulate(plan)
     shims.after_import(plan.device, plan.backend, plan.cluster)
     init_logger()
     logs = Path(config.dump_folder) / "logs"
@@ -126,12 +134,16 @@ def train(plan: Plan) -> None:
         print(text, flush=True)
 
 
-def _simulate(plan: Plan) -> None:
-    """Tells the device which cluster it is part of; it looks at its first use."""
-    os.environ["NEURON_DIST_CLUSTER"] = plan.cluster.product
-    os.environ["NEURON_LOGICAL_NC_CONFIG"] = str(plan.cluster.lnc)
-    if plan.cluster.cores_per_instance > _MAX_DEVICES:
-        os.environ.setdefault("NEURON_RT_NUM_CORES", os.environ["LOCAL_WORLD_SIZE"])
+def _simulate(section: ClusterSection) -> None:
+    """Tells the device which cluster it is part of; it looks at its first use, which is in the check already."""
+    try:
+        cluster = load_cluster(section.product, section.instances, section.lnc)
+    except ClusterError:
+        return  # the check says what is wrong
+    os.environ["NEURON_DIST_CLUSTER"] = cluster.product
+    os.environ["NEURON_LOGICAL_NC_CONFIG"] = str(cluster.lnc)
+    if cluster.cores_per_instance > _MAX_DEVICES:
+        os.environ.setdefault("NEURON_RT_NUM_CORES", os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def _gather(recorder: Any, ranks: int) -> list[Any]:
@@ -147,7 +159,7 @@ def _peak_bytes(device: str) -> int:
 
 
 def _need_device(device: str) -> None:
-    if device != "cpu" and not (hasattr(torch, device) and getattr(torch, device).is_available()):
+    if device == "neuron" and not hasattr(torch, device):
         raise RecipeError(
             [
                 Problem(
@@ -190,11 +202,24 @@ class _Parser(argparse.ArgumentParser):
 def _refuse(text: str) -> NoReturn:
     """Ends every rank with the same status, the message coming once, from rank 0.
 
-    torchrun ends all ranks as soon as one has ended, so the others wait for it, or rank 0 might not get to speak.
+    torchrun ends all ranks as soon as one has ended, so they wait for each other before they do.
     """
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_RECIPE))
     if _rank() == 0:
         print(f"neuron_dist.train: {text}", file=sys.stderr, flush=True)
-        os._exit(EXIT_RECIPE)
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(EXIT_RECIPE))
-    time.sleep(30)
+    with contextlib.suppress(Exception):  # a rank that has gone already ends the waiting, too
+        _meet(timedelta(seconds=30))
     os._exit(EXIT_RECIPE)
+
+
+def _meet(timeout: timedelta) -> None:
+    """Returns when all ranks are here, without a process group."""
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if ranks == 1:
+        return
+    store, _, _ = next(torch.distributed.rendezvous("env://", timeout=timeout))
+    key = f"neuron_dist.train/refused/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    deadline = time.monotonic() + timeout.total_seconds()
+    store.add(key, 1)
+    while store.add(key, 0) < ranks and time.monotonic() < deadline:
+        time.sleep(0.02)

@@ -45,6 +45,8 @@ def after_import(device: str, backend: str, cluster: Cluster) -> None:
     select_backend(device, backend)
     forget_torchrun_nccl_settings()
     provide_set_timeout()
+    if device == "cpu":
+        ignore_device_ids_of_barriers()
     accept_microbatch_lists()
     build_block_masks_eagerly()
     use_peak_flops(cluster)
@@ -172,12 +174,28 @@ def provide_set_timeout() -> None:
         assert group is not None
         for device in group._device_types:
             backend: Any = group._get_backend(device)
-            if hasattr(backend, "_set_default_timeout"):  # Gloo's own spelling
-                backend._set_default_timeout(timeout)
-            elif backend.name() != "fake":  # a group of one rank, which waits for nobody
+            if backend.name() != "fake":  # a group of one rank, which waits for nobody
                 backend.set_timeout(timeout)
 
     dist.set_timeout = set_timeout  # type: ignore[attr-defined]
+
+
+def ignore_device_ids_of_barriers() -> None:
+    """Lets TorchTitan's barrier be one of CPU ranks, though torch has an accelerator.
+
+    Unnecessary once TorchTitan names device ids for accelerators only (0.3.0 always does, and torch then asks the
+    group for a backend of the accelerator).
+    """
+    barrier = dist.barrier
+    if hasattr(barrier, "_ignores_device_ids"):
+        return
+
+    @wraps(barrier)
+    def barrier_of_ranks(*args: Any, device_ids: object = None, **kwargs: Any) -> Any:
+        return barrier(*args, **kwargs)
+
+    barrier_of_ranks._ignores_device_ids = True  # type: ignore[attr-defined]
+    dist.barrier = barrier_of_ranks
 
 
 def torch_knows_spmd_types() -> bool:

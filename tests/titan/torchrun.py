@@ -12,6 +12,11 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+import torch
+
+needs_neuron = pytest.mark.skipif(not hasattr(torch, "neuron"), reason="torch.neuron is not there")
+
 ROOT = Path(__file__).parents[2]
 _MARK = "NEURON_DIST_TEST_RUN"
 
