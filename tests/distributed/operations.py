@@ -98,6 +98,15 @@ def reduce_scatter(c):
     c.check(output, c.reduced([c.content(r, c.rank) for r in range(c.world_size)]))
 
 
+@operation
+def reduce_scatter_uneven(c):
+    shapes = [(part + 1, *c.case.shape) for part in range(c.world_size)]
+    inputs = [c.put(c.content(c.rank, part, shapes[part])) for part in range(c.world_size)]
+    output = c.empty(shapes[c.rank])
+    c.wait(dist.reduce_scatter(output, inputs, c.reduce_op(), async_op=c.case.async_op))
+    c.check(output, c.reduced([c.content(r, c.rank, shapes[c.rank]) for r in range(c.world_size)]))
+
+
 def _reduce_scatter_single(c, call, stacked):
     join = torch.stack if stacked or not c.case.shape else torch.cat
     mine = join([c.content(c.rank, part) for part in range(c.world_size)]).to(c.device)

@@ -11,7 +11,7 @@ from tests.distributed.target import BACKEND, DEVICES, launch
 FAMILIES = {
     "all_reduce": {"ops": ["all_reduce", "all_reduce_coalesced"], "reduces": True},
     "reduce": {"ops": ["reduce"], "reduces": True, "rooted": True},
-    "reduce_scatter": {"ops": ["reduce_scatter"], "reduces": True},
+    "reduce_scatter": {"ops": ["reduce_scatter", "reduce_scatter_uneven"], "reduces": True},
     "reduce_scatter_single": {
         "ops": ["reduce_scatter_tensor", "reduce_scatter_stack", "reduce_scatter_single"],
         "reduces": True,
@@ -48,6 +48,7 @@ GLOO_OPS = set(OPERATIONS) - {
     "all_gather_uneven",
     "all_gather_into_stack",
     "reduce_scatter_stack",
+    "reduce_scatter_uneven",
 }
 
 

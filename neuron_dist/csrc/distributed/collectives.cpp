@@ -183,7 +183,7 @@ void ProcessGroupNeuron::submit(
     op->sizes_hash = call.sizes_hash;
     op->plan = call.plan;
     op->plan_offset = static_cast<int64_t>(begin / item);
-    op->plan_numel = static_cast<int64_t>(segment_bytes / item);
+    op->plan_numel = static_cast<int64_t>((segment_bytes > 0 || out.empty() ? segment_bytes : out[0].bytes) / item);
     op->factor = call.factor;
     op->fp32_accumulation = options_->fp32_accumulation;
     op->piece = static_cast<uint32_t>(i);
@@ -275,13 +275,7 @@ void ProcessGroupNeuron::reduce_scatter_one(
   call.sizes_hash = hash_sizes(in);
   set_reduction(call, op, call.info.dtype, numel * static_cast<int64_t>(result.element_size()));
   // Uneven segments cannot be cut into the same pieces, so they go whole.
-  if (equal) {
-    submit(call, in, whole(result), {}, result.nbytes());
-  } else {
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        call.plan->programs.size() == 1, "neuron: uneven reduce_scatter needs a schedule of one part");
-    submit(call, in, whole(result), {}, 0);
-  }
+  submit(call, in, whole(result), {}, equal ? result.nbytes() : 0);
 }
 
 WorkPtr ProcessGroupNeuron::reduce_scatter(

@@ -76,11 +76,21 @@ void Engine::enqueue(Group& group, AnyOperation op, bool background) {
   }
   if (background) {
     background_ops_.fetch_add(1);
-    if (background_asleep_.load()) {
-      background_wake_.fetch_add(1);
-      futex_wake_all(&background_wake_);
-    }
+    wake_background();
   }
+}
+
+void Engine::wake_background() {
+  if (background_asleep_.load()) {
+    background_wake_.fetch_add(1);
+    futex_wake_all(&background_wake_);
+  }
+}
+
+bool Engine::calls_back(const std::vector<Ended>& ended) {
+  return std::any_of(ended.begin(), ended.end(), [](const Ended& e) {
+    return e.operation.completion->calls_back();
+  });
 }
 
 bool Engine::progress(std::vector<Ended>& ended) {
@@ -148,7 +158,14 @@ bool Engine::drive_until(const std::atomic<bool>& done, TimePoint deadline) {
       moved = progress(ended);
     }
     moved = moved || !ended.empty();
-    tell(ended);
+    if (calls_back(ended)) { // meanwhile the background thread drives
+      waiters_.fetch_sub(1);
+      wake_background();
+      tell(ended);
+      waiters_.fetch_add(1);
+    } else {
+      tell(ended);
+    }
     return moved;
   };
   waiters_.fetch_add(1);
@@ -190,9 +207,8 @@ bool Engine::drive_until(const std::atomic<bool>& done, TimePoint deadline) {
     }
     spins = 0;
   }
-  if (waiters_.fetch_sub(1) == 1 && background_ops_.load() > 0 && background_asleep_.load()) {
-    background_wake_.fetch_add(1); // it had left the driving to us
-    futex_wake_all(&background_wake_);
+  if (waiters_.fetch_sub(1) == 1 && background_ops_.load() > 0) {
+    wake_background(); // it had left the driving to us
   }
   return done.load(std::memory_order_acquire);
 }
@@ -244,6 +260,12 @@ void Engine::wake() {
 
 void Engine::background() {
   std::vector<Ended> ended;
+  const auto park = [this] {
+    background_parked_.fetch_add(1);
+    background_turn_.lock();
+    background_parked_.fetch_sub(1);
+  };
+  park();
   while (true) {
     const uint32_t wake = background_wake_.load();
     background_asleep_.store(true);
@@ -268,7 +290,16 @@ void Engine::background() {
       limit = sleep_limit_ns(TimePoint::max());
     }
     moved = moved || !ended.empty();
-    tell(ended);
+    if (calls_back(ended)) {
+      if (background_parked_.load() == 0) {
+        start_thread([this] { background(); });
+      }
+      background_turn_.unlock();
+      tell(ended);
+      park();
+    } else {
+      tell(ended);
+    }
     if (!moved && pending && limit > 0) {
       futex_wait(&doorbell_.bell, bell, limit);
     }

@@ -52,6 +52,8 @@ class Engine {
   bool progress(std::vector<Ended>& ended); // drive lock held
   bool check_health(std::vector<Ended>& ended); // drive lock held
   void tell(std::vector<Ended>& ended); // drive lock not held
+  static bool calls_back(const std::vector<Ended>& ended);
+  void wake_background();
   int64_t sleep_limit_ns(TimePoint deadline); // drive lock held
 
   Doorbell& doorbell_;
@@ -63,6 +65,10 @@ class Engine {
   std::atomic<uint32_t> background_wake_{0};
   std::atomic<bool> background_asleep_{false};
   std::atomic<bool> retired_{false};
+  // One background thread at a time holds this and drives. Before a thread runs callbacks it gives it up, for
+  // a callback may wait for an operation that somebody has to drive.
+  std::mutex background_turn_;
+  std::atomic<int> background_parked_{0}; // threads that wait for their turn
   int most_ranks_ = 1; // of any group so far
   std::atomic<int> spins_{kSpinsWithCore}; // before sleeping
 };

@@ -26,6 +26,8 @@ namespace neuron {
 // Told once when an operation has ended; `failure` is nullptr on success.
 struct Completion : c10::intrusive_ptr_target {
   virtual void op_ended(const OpInfo& info, const Failure* failure) = 0;
+  // Whether op_ended() may run code of the user, which may wait for other operations in turn.
+  virtual bool calls_back() const = 0;
 };
 
 struct Buffer {

@@ -40,6 +40,9 @@ struct NeuronWork::Ending : Completion {
   void op_ended(const OpInfo& info, const Failure* failure) override {
     work->one_ended(&info, failure);
   }
+  bool calls_back() const override {
+    return work->calls_back();
+  }
   c10::intrusive_ptr<NeuronWork> work;
 };
 
@@ -80,6 +83,11 @@ void NeuronWork::set_on_end(std::function<void(std::shared_ptr<c10d::WorkInfo>)>
 
 c10::intrusive_ptr<Completion> NeuronWork::completion() {
   return c10::make_intrusive<Ending>(c10::intrusive_ptr<NeuronWork>::unsafe_reclaim_from_nonowning(this));
+}
+
+bool NeuronWork::calls_back() const {
+  std::lock_guard<std::mutex> lock(state_mutex_);
+  return future_ || future_result_ || on_end_;
 }
 
 void NeuronWork::one_ended(const OpInfo* info, const Failure* failure) {

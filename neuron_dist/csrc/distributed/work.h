@@ -49,6 +49,7 @@ class NeuronWork : public c10d::Work {
 
  private:
   struct Ending;
+  bool calls_back() const;
   void one_ended(const OpInfo* info, const Failure* failure);
   void end_work();
   c10::intrusive_ptr<c10::ivalue::Future> make_future(bool of_result);
