@@ -5,7 +5,8 @@
         |__|__|__|      |__|__|__|      all_reduce: reduce inside, all_reduce between on 1 / Y of the data,
         `---- 0 <-> 4, 1 <-> 5, ...     gather inside.
 
-Needs the same local cores on every instance. Cost: the sum of the stages; an all_reduce over X instances sends
+A reduce brings the segments first to the root's instance, over all its EFAs, and then to the root; a broadcast
+goes that way backwards. Needs the same local cores on every instance. Cost: the sum of the stages; an all_reduce over X instances sends
 2 (X - 1) / X of the data out of each instance in total.
 """
 
@@ -56,11 +57,23 @@ def hierarchical(inside: Halves, between: Halves) -> Halves:
         inner, outer = group.subgroup(group.instances[0]), group.subgroup([m[0] for m in group.instances])
         return inside.why_not(inner) or between.why_not(outer)
 
+    def to_root(group: Group, half: Half, root: int) -> tuple[Rows, int]:
+        rank = np.array(group.instances)
+        (x,), (y,) = np.nonzero(rank == root)
+        slots = half.home.reshape(group.size, half.pieces)
+        other = np.delete(rank, x, axis=0)[:, :, None]
+        own = np.delete(rank[x], y)[:, None, None]  # ranks of the root's instance, with all of their index
+        index = np.delete(np.arange(rank.shape[1]), y)
+        over = Rows.of(0, other, rank[x][None, :, None], slots[other[:, :, 0]])
+        inside = Rows.of(1, own, root, slots[rank[:, index].T])
+        return Rows.join([over, inside]), 2
+
     return Halves(
         f"hier:{inside.name}+{between.name}",
         lambda group: half(group, lambda algorithm: algorithm.reduce_scatter, inside_first=True),
         lambda group: half(group, lambda algorithm: algorithm.all_gather, inside_first=False),
         why_not,
+        to_root,
     )
 
 

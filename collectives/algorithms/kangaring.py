@@ -42,17 +42,15 @@ def _reduce_scatter(group: Group) -> Half:
         def into(step, source, target, owner, *, c=channel):
             parts.append(Rows.of(step, source, target, owner * h + c, reduce=True, channel=c))
 
-        place = np.arange(T)
+        place, t = np.arange(T), np.arange(max(T - 1, 0))[:, None]
+        owner = team[(place - 1 - t) % T]  # [step, team, chunk]: what a team sends on
+        ahead, carried, mates = np.roll(lead, -1), owner[:-1], np.roll(team, -1, axis=0)[:, 1:]
         if T > 1:  # before the first hop: the partners' share of the chunks that are sent first
-            owner = team[(place - 1) % T]
-            into(0, team[:, None, 1:], lead[:, None, None], owner[:, :, None])
-        for t in range(T - 1):
-            owner, target = team[(place - 1 - t) % T], np.roll(lead, -1)
-            if t < T - 2:
-                into(1 + t, lead[:, None], target[:, None], owner)
-                into(1 + t, np.roll(team, -1, axis=0)[:, None, 1:], target[:, None, None], owner[:, :, None])
-            else:
-                into(1 + t, lead[:, None], owner, owner)
+            into(0, team[:, None, 1:], lead[:, None, None], owner[0, :, :, None])
+            step = 1 + t[:-1, :, None]
+            into(step, lead[:, None], ahead[:, None], carried)
+            into(step[..., None], mates[:, None, :], ahead[:, None, None], carried[..., None])
+            into(T - 1, lead[:, None], owner[-1], owner[-1])
         for i in range(m):  # the last hop's step: the owner's partners
             for j in range(m):
                 if i != j:
@@ -70,16 +68,17 @@ def _all_gather(group: Group) -> Half:
         def send(step, source, target, owner, *, c=channel):
             parts.append(Rows.of(step, source, target, owner * h + c, channel=c))
 
-        place = np.arange(T)
+        place, t = np.arange(T), np.arange(max(T - 1, 0))[:, None]
         for i in range(m):
             for j in range(m):
                 if i != j:
                     send(0, team[:, i], team[:, j], team[:, i])
-        for t in range(T - 1):
-            owner = team[(place - t) % T]
-            send(t, owner if t == 0 else lead[:, None], np.roll(lead, -1)[:, None], owner)
-            arrived = team[(place - 1 - t) % T]
-            send(t + 1, lead[:, None, None], team[:, None, 1:], arrived[:, :, None])
+        if T > 1:
+            owner = team[(place - t) % T]  # [step, team, chunk]: what a team sends on
+            ahead, arrived = np.roll(lead, -1)[:, None], team[(place - 1 - t) % T]
+            send(0, owner[0], ahead, owner[0])
+            send(t[1:, :, None], lead[:, None], ahead, owner[1:])
+            send(t[..., None, None] + 1, lead[:, None, None], team[:, None, 1:], arrived[..., None])
     return Half(Rows.join(parts), max(T, 1), h)
 
 
