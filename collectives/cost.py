@@ -1,13 +1,14 @@
 """The price of a schedule on a cluster: every transfer routed, links shared inside a step, ranks that wait.
 
-In each step the transfers between one pair of ranks are one flow. A flow takes
+In each step the transfers between one pair of ranks in one channel are one flow. A flow takes
 
     alpha + beta      alpha: the latency of its route
                       beta:  max over its links of (bytes of all the step's flows on the link) / bandwidth
 
 and begins when its sender has received what earlier steps sent it and has sent what earlier steps gave it to
 send; only alpha, not beta, overlaps with the sender's next flow. The last arrival, and a constant a collective
-(``base_ns``), is the time. So a ring with one slow hop pays its latency once a lap and its bandwidth in each step.
+(``base_ns``), is the time. So a ring with one slow hop pays its latency once a lap and its bandwidth in each step. Channels keep
+their own pace; where a stage with other channels begins, each rank waits for all of its own.
 
 An EFA into which several others send in one step loses ``efa_incast_per_peer`` of its bandwidth for each beyond
 the first, up to ``INCAST_PEERS``. Additions are taken as overlapped with the transfers, and local copies as free.
@@ -66,13 +67,22 @@ class Pricer:
         self.schedule, self.group, self.topology = schedule, group, group.topology
         rows, n = schedule.rows, schedule.ranks
         self.moving = np.flatnonzero(rows.src != rows.dst)
-        step, src, dst = (c[self.moving].astype(np.int64) for c in (rows.step, rows.src, rows.dst))
-        key = (step * n + src) * n + dst
+        columns = (rows.step, rows.channel, rows.src, rows.dst)
+        step, channel, src, dst = (c[self.moving].astype(np.int64) for c in columns)
+        self.channels = int(channel.max(initial=0)) + 1
+        key = ((step * self.channels + channel) * n + src) * n + dst
         flows, self.flow_of_row = np.unique(key, return_inverse=True)
-        step, pair = np.divmod(flows, n * n)
+        step, pair = np.divmod(flows, self.channels * n * n)
+        channel, pair = np.divmod(pair, n * n)
         self.src, self.dst = np.divmod(pair, n)
+        self.src_clock, self.dst_clock = channel * n + self.src, channel * n + self.dst
         cut = np.flatnonzero(step[1:] != step[:-1]) + 1
         self.cuts = np.concatenate([[0], cut, [len(step)]]) if len(step) else np.zeros(1, np.int64)
+        self.regroups = np.zeros(len(self.cuts) - 1, bool)
+        """Whether a step's channels are others than those of the step before."""
+        for extreme in (np.minimum, np.maximum) if len(step) else ():
+            ends = extreme.reduceat(channel, self.cuts[:-1])
+            self.regroups[1:] |= ends[1:] != ends[:-1]
         self.step = np.zeros(len(step), np.int64)
         self.step[cut] = 1
         self.step = np.cumsum(self.step)
@@ -116,14 +126,17 @@ class Pricer:
         moved = ends[begin + rows.count[self.moving]] - ends[begin]
         flow_bytes = np.bincount(self.flow_of_row, moved, len(self.src))
         entry_bytes = flow_bytes[self.entry_flow]
-        steps = len(self.cuts) - 1
+        steps, clocks = len(self.cuts) - 1, self.channels * schedule.ranks
         load = np.bincount(self.entry_key, entry_bytes, steps * self.links)
         beta = np.zeros(len(self.src))
         np.maximum.at(beta, self.entry_flow, load[self.entry_key] * self._entry_ns_per_byte)
-        received, sent, step_ns = np.zeros(schedule.ranks), np.zeros(schedule.ranks), np.zeros(steps)
+        received, sent, step_ns = np.zeros(clocks), np.zeros(clocks), np.zeros(steps)
         for i in range(steps):
+            if self.regroups[i]:
+                for clock in (received, sent):
+                    clock.reshape(self.channels, -1)[:] = clock.reshape(self.channels, -1).max(axis=0)
             part = slice(self.cuts[i], self.cuts[i + 1])
-            src, dst = self.src[part], self.dst[part]
+            src, dst = self.src_clock[part], self.dst_clock[part]
             done = np.maximum(received[src], sent[src]) + beta[part]
             arrived = done + self.alpha_ns[part]
             np.maximum.at(sent, src, done)

@@ -55,15 +55,27 @@ class Run:
     """By the topology's link number; empty without a group."""
 
 
-def interpret(schedule: Schedule, inputs: Sequence[np.ndarray], dtype: str = "fp32", group: Group | None = None) -> Run:
+def interpret(
+    schedule: Schedule,
+    inputs: Sequence[np.ndarray],
+    dtype: str = "fp32",
+    group: Group | None = None,
+    counts: np.ndarray | None = None,
+) -> Run:
     """Run ``schedule`` on every rank's input, transfer by transfer.
 
     Inputs: the tensor; for reduce_scatter, all_to_all, and at the root of scatter, ``ranks`` equal segments; for
-    all_gather, gather and permute one segment. Raises :class:`ScheduleError` if a transfer finds nothing to send.
+    all_gather, gather and permute one segment. all_to_allv: ``counts[s, d]`` elements from rank s to rank d, in place
+    of equal segments. Raises :class:`ScheduleError` if a transfer finds nothing to send.
     """
     n, item = schedule.ranks, DTYPES[dtype].itemsize
-    numel = _segment_numel(schedule, inputs)
-    bounds = chunk_bounds(schedule, numel)
+    if counts is None:
+        numel = _segment_numel(schedule, inputs)
+        bounds = chunk_bounds(schedule, numel)
+    else:
+        if schedule.op != "all_to_all" or schedule.pieces != 1:
+            raise ScheduleError(f"{schedule}: counts are for an all_to_all of whole chunks")
+        numel, bounds = 0, np.append(0, np.cumsum(counts))
     held: list[dict[int, np.ndarray]] = [{} for _ in range(n)]
     k = schedule.pieces
     for rank, slot, _ in zip(*(c.tolist() for c in initial(schedule)), strict=True):
@@ -73,10 +85,11 @@ def interpret(schedule: Schedule, inputs: Sequence[np.ndarray], dtype: str = "fp
         if schedule.op in ("all_gather", "gather", "permute"):
             shift = chunk // k * numel
         elif schedule.op == "all_to_all":
-            shift = chunk // (n * k) * n * numel
+            shift = int(bounds[rank * n * k])
         held[rank][slot] = np.asarray(inputs[rank]).ravel()[begin - shift : end - shift].copy()
     by_pair: Counter[tuple[int, int]] = Counter()
     by_link: Counter[int] = Counter()
+    routes: dict[tuple[int, int], list[int]] = {}
     rows = schedule.rows
     columns = [c.tolist() for c in (rows.step, rows.src, rows.dst, rows.src_slot, rows.dst_slot, rows.count)]
     transfers = list(zip(*columns, rows.reduce.tolist(), strict=True))
@@ -94,7 +107,9 @@ def interpret(schedule: Schedule, inputs: Sequence[np.ndarray], dtype: str = "fp
                 if src != dst:
                     by_pair[src, dst] += data.size * item
                     if group is not None:
-                        for link in group.topology.route(int(group.cores[src]), int(group.cores[dst])):
+                        if (src, dst) not in routes:
+                            routes[src, dst] = group.topology.route(int(group.cores[src]), int(group.cores[dst]))
+                        for link in routes[src, dst]:
                             by_link[link] += data.size * item
             at += 1
         for dst, slot, data, reduce in wire:

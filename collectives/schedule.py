@@ -81,12 +81,12 @@ class Rows:
         """The same rows, some steps later."""
         return Rows(self.step + np.int32(steps), *(getattr(self, name) for name in COLUMNS[1:]))
 
-    def placed(self, ranks: np.ndarray, slots: np.ndarray, width: int = 1) -> Rows:
-        """The rows of an algorithm on part of a group: its rank r is ``ranks[r]`` and each of its slots s
-        stands for ``width`` slots from ``slots[s]`` on."""
+    def placed(self, ranks: np.ndarray, slots: np.ndarray, width: int = 1, channel: int = 0) -> Rows:
+        """The rows of an algorithm on part of a group: its rank r is ``ranks[r]``, each of its slots s stands
+        for ``width`` slots from ``slots[s]`` on, and its channels are numbered from ``channel``."""
         return Rows.of(
             self.step, ranks[self.src], ranks[self.dst], slots[self.src_slot], to=slots[self.dst_slot],
-            count=self.count * width, reduce=self.reduce, channel=self.channel,
+            count=self.count * width, reduce=self.reduce, channel=self.channel + channel,
         )  # fmt: skip
 
     def __len__(self) -> int:

@@ -6,7 +6,8 @@
 
 Cost, C the bytes of one chunk: direct 1 step, (n - 1) C a rank. Staged 2 steps, X (Y - 1) C inside and
 (X - 1) Y C between: EFA messages of Y chunks to X - 1 peers in place of 1 chunk to (X - 1) Y.
-With counts that differ (all_to_allv) the schedule is the same, priced with the chunks' real sizes.
+With counts that differ (all_to_allv) the schedule is the same, priced with the chunks' real sizes
+(``Pricer.price(sizes=counts.ravel() * itemsize)``).
 """
 
 from __future__ import annotations

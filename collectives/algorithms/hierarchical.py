@@ -39,9 +39,9 @@ def hierarchical(inside: Halves, between: Halves) -> Halves:
         chunk = rank[x[None, :], y[:, None]] * (a.pieces * b.pieces) + j[:, None] * b.pieces + i[None, :]
         inner_slots = np.arange(Y * a.pieces) * width
         inner = [a.rows.placed(rank[instance], inner_slots, width) for instance in range(X)]
-        outer = []
+        outer, channels = [], int(a.rows.channel.max(initial=0)) + 1
         for slot in range(Y * a.pieces):
-            outer.append(b.rows.placed(rank[:, y[slot]], slot * width + np.arange(width)))
+            outer.append(b.rows.placed(rank[:, y[slot]], slot * width + np.arange(width), 1, channels))
         stages = (inner, outer) if inside_first else (outer, inner)
         first = a.steps if inside_first else b.steps
         rows = Rows.join([*stages[0], *(r.later(first) for r in stages[1])])
