@@ -16,7 +16,7 @@ COMBINE = -1
 def compile_programs(schedule: Schedule, flow: Dataflow | None = None) -> list[list[int]]:
     """One postfix program a chunk, for the ops that reduce; none for the others.
 
-    A value from 0 up pushes that group rank's input; -1 adds the two on top. all_reduce, reduce and barrier: part
+    A value from 0 up pushes that group rank's input; -1 adds the two on top. all_reduce and reduce: part
     i of the tensor in ``chunks`` equal parts. reduce_scatter: rank r's segment in parts r * k to r * k + k - 1.
 
     Raises :class:`ScheduleError` where a chunk does not hold each contribution once, or where two ranks would

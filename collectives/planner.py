@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
+import numpy as np
+
 from collectives.algorithms import lookup
-from collectives.compile import compile_programs
 from collectives.cost import Price, Pricer
 from collectives.group import Group
 from collectives.schedule import Schedule
@@ -25,7 +26,11 @@ class _Prepared:
 
     schedule: Schedule
     pricer: Pricer
-    programs: list[list[int]]
+    table: np.ndarray
+
+    @cached_property
+    def programs(self) -> list[list[int]]:
+        return self.table.tolist()
 
 
 @dataclass(frozen=True)
@@ -46,17 +51,29 @@ class Plan:
     nbytes: int
     group: Group
     choice: Choice
-    schedule: Schedule
-    programs: list[list[int]]
-    """The order of additions of each chunk, see :func:`collectives.compile.compile_programs`; empty for ops that
-    add nothing."""
     price: Price
+    ready: _Prepared = field(repr=False)
     root: int = 0
     pairs: tuple[tuple[int, int], ...] = field(default=(), repr=False)
 
     @property
     def algorithm(self) -> str:
         return self.choice.name
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.ready.schedule
+
+    @property
+    def programs(self) -> list[list[int]]:
+        """The order of additions of each chunk, see :func:`collectives.compile.compile_programs`; empty for ops
+        that add nothing."""
+        return self.ready.programs
+
+    @property
+    def program_table(self) -> np.ndarray:
+        """The same as [chunks, 2 * ranks - 1] int16, without lists."""
+        return self.ready.table
 
     @property
     def time_ns(self) -> float:
@@ -140,12 +157,12 @@ def _plan(
 ) -> Plan:
     choice = choose(op, nbytes, group, algorithm)
     ready = _prepared(op, choice.name, group, root, pairs)
-    price = ready.pricer.price(nbytes)
-    return Plan(op, nbytes, group, choice, ready.schedule, ready.programs, price, root, pairs)
+    return Plan(op, nbytes, group, choice, ready.pricer.price(nbytes), ready, root, pairs)
 
 
 @lru_cache(maxsize=128)
 def _prepared(op: str, name: str, group: Group, root: int, pairs: tuple[tuple[int, int], ...]) -> _Prepared:
     schedule = lookup(name, op).build(op, group, root, pairs)
-    flow = verify(schedule)
-    return _Prepared(schedule, Pricer(schedule, group), compile_programs(schedule, flow))
+    table = verify(schedule).programs
+    empty = np.zeros((0, 2 * group.size - 1), np.int16)
+    return _Prepared(schedule, Pricer(schedule, group), empty if table is None or op == "barrier" else table)

@@ -6,8 +6,8 @@
         `---- 0 <-> 4, 1 <-> 5, ...     gather inside.
 
 A reduce brings the segments first to the root's instance, over all its EFAs, and then to the root; a broadcast
-goes that way backwards. Needs the same local cores on every instance. Cost: the sum of the stages; an all_reduce over X instances sends
-2 (X - 1) / X of the data out of each instance in total.
+goes that way backwards. Needs the same local cores on every instance. Cost: the sum of the stages; an all_reduce
+over X instances sends 2 (X - 1) / X of the data out of each instance in total.
 """
 
 from __future__ import annotations
