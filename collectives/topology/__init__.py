@@ -1,9 +1,11 @@
-"""Products and clusters: how many logical cores a cluster has and what each one holds.
+"""Products, clusters and their links: how many logical cores a cluster has, what each holds, how they are wired.
 
 One YAML file a product in ``products/``; ``load_cluster("trn2.48xlarge", instances=2, lnc=2)`` gives a
-:class:`Cluster`. Each number in the YAML carries its source.
+:class:`Cluster`, and :func:`topology_of` its :class:`Topology`. Each number in the YAML carries its source, and
+each value that AWS does not publish is a named assumption.
 """
 
 from collectives.topology.cluster import Cluster, ClusterError, load_cluster, product_names
+from collectives.topology.network import Topology, topology_of
 
-__all__ = ["Cluster", "ClusterError", "load_cluster", "product_names"]
+__all__ = ["Cluster", "ClusterError", "Topology", "load_cluster", "product_names", "topology_of"]

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import dataclass
-from importlib import resources
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
+from collectives.topology.spec import PARAMETERS, ClusterError, _near, load_spec, product_names
 
 __all__ = ["Cluster", "ClusterError", "load_cluster", "product_names"]
 
 DEFAULT_PRODUCT = "trn2.48xlarge"
-
-_KEYS: dict[str, type | tuple[type, ...]] = {
-    "product": str,
-    "family": str,
-    "chips": int,
-    "physical_cores_per_chip": int,
-    "lnc": list,
-    "default_lnc": int,
-    "hbm_bytes_per_chip": int,
-    "max_instances": int,
-    "sources": dict,
-}
-
-
-class ClusterError(ValueError):
-    """A product or cluster that does not exist or cannot be built; says what was expected."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +25,12 @@ class Cluster:
     chips_per_instance: int
     logical_cores_per_chip: int
     hbm_bytes_per_chip: int
+    mapping: tuple[int, ...] | None = None
+    """Logical core of each global rank; None is Neuron's order, in which rank r is core r."""
+    digest: str = ""
+    """Of the YAML and its overrides: clusters of one digest price alike."""
+    spec: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """The checked YAML, see :func:`collectives.topology.spec.load_spec`."""
 
     @property
     def cores_per_instance(self) -> int:
@@ -62,24 +51,39 @@ class Cluster:
         """
         return self.hbm_bytes_per_chip // self.logical_cores_per_chip
 
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """Assumed and fitted values by name."""
+        return self.spec["parameters"]
+
+    def core_of(self, rank: int) -> int:
+        """The logical core on which a global rank runs; raises :class:`ClusterError` where there is none."""
+        limit = self.cores if self.mapping is None else len(self.mapping)
+        if not 0 <= rank < limit:
+            raise ClusterError(f"{self}: there is no core for rank {rank}, only for 0 to {limit - 1}")
+        return rank if self.mapping is None else self.mapping[rank]
+
     def __str__(self) -> str:
         count = f"{self.instances} x " if self.instances > 1 else ""
         return f"{count}{self.product} (LNC {self.lnc})"
 
 
-def product_names() -> list[str]:
-    """Names of the products that ship with the package."""
-    files = resources.files("collectives.topology") / "products"
-    return sorted(f.name.removesuffix(".yaml") for f in files.iterdir() if f.name.endswith(".yaml"))
+def load_cluster(
+    product: str = DEFAULT_PRODUCT,
+    instances: int = 1,
+    lnc: int | None = None,
+    *,
+    mapping: Sequence[int] | None = None,
+    assumptions: Mapping[str, Any] | None = None,
+) -> Cluster:
+    """The cluster of ``instances`` instances of ``product``: a shipped one, or the path of a YAML file.
 
+    ``mapping`` gives the logical core of each rank. ``assumptions`` replaces assumed or fitted values by name.
 
-def load_cluster(product: str = DEFAULT_PRODUCT, instances: int = 1, lnc: int | None = None) -> Cluster:
-    """The cluster of ``instances`` instances of ``product``.
-
-    Raises :class:`ClusterError` on an unknown product, a count below 1 or above what the product allows, or
-    an LNC that the product does not have.
+    Raises :class:`ClusterError` on an unknown product, a count below 1 or above what the product allows, an LNC
+    that the product does not have, a mapping that is not one, an unknown assumption, or a wrong YAML.
     """
-    spec = _load_product(product)
+    spec = load_spec(product)
     if lnc is None:
         lnc = spec["default_lnc"]
     if lnc not in spec["lnc"]:
@@ -91,7 +95,13 @@ def load_cluster(product: str = DEFAULT_PRODUCT, instances: int = 1, lnc: int | 
         raise ClusterError(
             f"{product}: instances is {instances}, expected at most {spec['max_instances']} for this product"
         )
-    return Cluster(
+    digest = spec["digest"]
+    for name, value in (assumptions or {}).items():
+        if name not in PARAMETERS:
+            raise ClusterError(f"{product}: unknown assumption {name!r}{_near(name, PARAMETERS)}")
+        spec["parameters"][name] = value
+        digest += f",{name}={value}"
+    cluster = Cluster(
         product=spec["product"],
         family=spec["family"],
         instances=instances,
@@ -99,21 +109,15 @@ def load_cluster(product: str = DEFAULT_PRODUCT, instances: int = 1, lnc: int | 
         chips_per_instance=spec["chips"],
         logical_cores_per_chip=spec["physical_cores_per_chip"] // lnc,
         hbm_bytes_per_chip=spec["hbm_bytes_per_chip"],
+        mapping=None if mapping is None else tuple(mapping),
+        digest=digest,
+        spec=spec,
     )
-
-
-def _load_product(product: str) -> dict[str, Any]:
-    names = product_names()
-    if product not in names:
-        near = difflib.get_close_matches(str(product), names, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}" if near else ""
-        raise ClusterError(f"unknown product {product!r}{hint}. Known: {', '.join(names)}")
-    file = resources.files("collectives.topology") / "products" / f"{product}.yaml"
-    spec = yaml.safe_load(file.read_text())
-    for key, kind in _KEYS.items():
-        if not isinstance(spec.get(key), kind):
-            raise ClusterError(f"{file}: {key} is {spec.get(key)!r}, expected {kind}")
-    unknown = sorted(set(spec) - set(_KEYS))
-    if unknown:
-        raise ClusterError(f"{file}: unknown key {unknown[0]!r}, expected one of {', '.join(_KEYS)}")
-    return spec
+    if cluster.mapping is not None:
+        wrong = [c for c in cluster.mapping if not isinstance(c, int) or not 0 <= c < cluster.cores]
+        if wrong:
+            raise ClusterError(f"{cluster}: mapping names core {wrong[0]!r}, expected 0 to {cluster.cores - 1}")
+        if len(set(cluster.mapping)) != len(cluster.mapping):
+            twice = next(c for c in cluster.mapping if cluster.mapping.count(c) > 1)
+            raise ClusterError(f"{cluster}: mapping gives core {twice} to two ranks")
+    return cluster
