@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from neuron_dist import _C
 from neuron_dist.device import bind_local_rank
+from neuron_dist.distributed.plans import planner
 
 __all__ = ["register"]
 
@@ -58,9 +59,11 @@ def _create(opts: Any, pg_options: Any) -> Any:
     options.group_name = opts.group_id or "default"
     options.global_ranks_in_group = list(opts.global_ranks_in_group)
     options.device_index = _bind_device(opts)
-    return _C.create_process_group(
+    group = _C.create_process_group(
         opts.store, opts.group_rank, opts.group_size, options, stack_provider=_main_thread_stack
     )
+    group._set_planner(planner(options.global_ranks_in_group or range(opts.group_size)))
+    return group
 
 
 def _bind_device(opts: Any) -> int:

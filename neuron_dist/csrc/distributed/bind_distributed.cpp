@@ -2,6 +2,7 @@
 
 #include <pybind11/chrono.h>
 #include <pybind11/functional.h>
+#include <pybind11/numpy.h>
 
 #include "bindings.h"
 #include "distributed/process_group.h"
@@ -74,15 +75,22 @@ void bind_distributed(py::module_& m) {
               py::gil_scoped_acquire gil;
               delete f;
             });
-            self.set_planner([held](Op op, int64_t bytes) {
+            self.set_planner([held](Op op, int64_t bytes, int root) {
               py::gil_scoped_acquire gil;
-              auto programs = (*held)(op_name(op), bytes).cast<std::vector<ReduceProgram>>();
-              return std::make_shared<const Plan>(Plan{std::move(programs)});
+              const auto table = py::cast<py::array_t<int16_t, py::array::c_style | py::array::forcecast>>(
+                  (*held)(op_name(op), bytes, root));
+              TORCH_CHECK_VALUE(table.ndim() == 2, "a planner returns an array of [programs, length]");
+              Plan plan;
+              for (py::ssize_t i = 0; i < table.shape(0); ++i) {
+                plan.programs.emplace_back(table.data(i, 0), table.data(i, 0) + table.shape(1));
+              }
+              return std::make_shared<const Plan>(std::move(plan));
             });
           },
           py::arg("planner"),
-          "planner(op, bytes) -> postfix programs over group ranks (-1 combines); plan.h says how they divide "
-          "the tensor");
+          "planner(op, bytes, root) -> int16 array [programs, length] of postfix programs over group ranks (-1 "
+          "combines); plan.h says how they divide the tensor");
+  m.def("size_class", &size_class, py::arg("bytes"), "The size that collectives of `bytes` are planned for.");
   m.def(
       "create_process_group", &create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"),
       py::arg("stack_provider"));

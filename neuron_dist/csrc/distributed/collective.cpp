@@ -52,7 +52,7 @@ void Group::post(Collective& op) {
   const uint64_t seq = op.info.seq;
   Descriptor& mine = descriptor(rank_, seq);
   mine.print = Fingerprint{
-      seq, op.sizes_hash, sizes_vary(op.info.op) ? -1 : op.info.numel, op.info.root, op.piece,
+      seq, op.sizes_hash, op.plan ? op.plan->hash : 0, sizes_vary(op.info.op) ? -1 : op.info.numel, op.info.root, op.piece,
       op.info.op, op.info.reduction, op.info.dtype, op.staged};
   mine.factor = op.factor;
   mine.n_in = op.in.size();
@@ -143,8 +143,9 @@ std::string Group::find_mismatch(const Collective& op) const {
       out << " called " << text;
       next = true;
     }
-    if (sides.size() == 1) { // same words, so it is the lists of sizes that differ
-      out << ", but with different lists of sizes, or at different pieces of a tensor";
+    if (sides.size() == 1) { // in the same words
+      out << ", but with different lists of sizes, at different pieces of a tensor, or by different schedules "
+             "(is NEURON_DIST_ALGORITHM or NEURON_DIST_CLUSTER the same on every rank?)";
     }
     return out.str();
   }

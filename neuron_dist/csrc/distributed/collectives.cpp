@@ -138,7 +138,7 @@ void ProcessGroupNeuron::set_reduction(
     call.factor = supplement->tensor_factor.defined() ? supplement->tensor_factor.item().toDouble()
                                                       : supplement->double_factor;
   }
-  call.plan = plan_for(call.info.op, bytes);
+  call.plan = plan_for(call.info.op, bytes, std::max(call.info.root, 0));
 }
 
 void ProcessGroupNeuron::set_root(Call& call, int64_t root) {

@@ -1,6 +1,8 @@
 // A compiled schedule: in which order each part of a collective's data is added.
 #pragma once
 
+#include <bit>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -13,10 +15,19 @@ namespace neuron {
 // segment is cut into its k parts. One program alone holds for everything.
 struct Plan {
   std::vector<ReduceProgram> programs;
+  uint32_t hash = 0; // ranks that add in different orders must not go on
 
   static std::shared_ptr<const Plan> in_rank_order(int ranks) {
     return std::make_shared<const Plan>(Plan{{rank_order(ranks)}});
   }
 };
+
+// Sizes that share a plan: an eighth of an octave, so that a schedule's thresholds are met to 12 %. Returns
+// the smallest size of the class that `bytes` is in; every rank plans for that size.
+inline int64_t size_class(int64_t bytes) {
+  const int width = std::bit_width(static_cast<uint64_t>(bytes));
+  const int dropped = width > 4 ? width - 4 : 0;
+  return bytes >> dropped << dropped;
+}
 
 } // namespace neuron

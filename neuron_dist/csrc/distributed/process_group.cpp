@@ -1,7 +1,6 @@
 #include "distributed/process_group.h"
 
 #include <algorithm>
-#include <bit>
 #include <numeric>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -169,18 +168,29 @@ void ProcessGroupNeuron::set_planner(Planner planner) {
   plans_.clear();
 }
 
-std::shared_ptr<const Plan> ProcessGroupNeuron::plan_for(Op op, int64_t bytes) {
-  if (!planner_) {
+std::shared_ptr<const Plan> ProcessGroupNeuron::plan_for(Op op, int64_t bytes, int root) {
+  if (!planner_ || size_ == 1) {
     return rank_order_;
   }
-  const int size_class = std::bit_width(static_cast<uint64_t>(bytes));
-  auto& plan = plans_[{op, size_class}];
+  const int64_t planned = size_class(bytes);
+  auto& plan = plans_[{op, planned, root}];
   if (!plan) {
-    plan = planner_(op, bytes);
-    for (const ReduceProgram& program : plan->programs) {
+    auto made = std::make_shared<Plan>(*planner_(op, planned, root));
+    const size_t segments = op == Op::kReduceScatter ? size_ : 1;
+    TORCH_CHECK_VALUE(
+        made->programs.size() == 1 || (!made->programs.empty() && made->programs.size() % segments == 0),
+        "neuron: the schedule for ", op_name(op), " has ", made->programs.size(),
+        " programs, expected 1 or a multiple of ", segments);
+    uint32_t hash = 2166136261u; // FNV-1a
+    for (const ReduceProgram& program : made->programs) {
       const std::string wrong = check_program(program, size_);
       TORCH_CHECK_VALUE(wrong.empty(), "neuron: the schedule for ", op_name(op), " is wrong: ", wrong);
+      for (const int16_t code : program) {
+        hash = (hash ^ static_cast<uint16_t>(code)) * 16777619u;
+      }
     }
+    made->hash = hash;
+    plan = std::move(made);
   }
   return plan;
 }

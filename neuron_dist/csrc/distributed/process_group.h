@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -25,8 +26,9 @@ class ProcessGroupNeuron : public c10d::Backend {
     int device_index = 0; // of the arena that holds this rank's tensors
   };
 
-  // The order of additions for (op, numel, dtype): called once a size class, under the GIL if it is Python's.
-  using Planner = std::function<std::shared_ptr<const Plan>(Op, int64_t bytes)>;
+  // The order of additions of a reduction of `bytes` (the whole collective's). Called once for each op, root
+  // and size class; `root` is 0 for ops without one.
+  using Planner = std::function<std::shared_ptr<const Plan>(Op, int64_t bytes, int root)>;
 
   // Collective over the group's ranks: returns when all are connected. `options->global_ranks_in_group` may
   // be empty, which means 0..size-1.
@@ -149,7 +151,7 @@ class ProcessGroupNeuron : public c10d::Backend {
   void all_to_all_one(
       Call& call, c10::ArrayRef<at::Tensor> outputs, c10::ArrayRef<at::Tensor> inputs);
   c10::intrusive_ptr<c10d::Work> receive(std::vector<at::Tensor>& tensors, int src, int tag);
-  std::shared_ptr<const Plan> plan_for(Op op, int64_t bytes);
+  std::shared_ptr<const Plan> plan_for(Op op, int64_t bytes, int root);
   std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds timeout) const;
   at::Tensor sparse_sum(const at::Tensor& tensor, const c10d::AllreduceOptions& options); // sparse.cpp
 
@@ -159,7 +161,7 @@ class ProcessGroupNeuron : public c10d::Backend {
   std::shared_ptr<Group> group_;
   c10::intrusive_ptr<NeuronWork> coalescing_; // between startCoalescing and endCoalescing
   Planner planner_;
-  std::map<std::pair<Op, int>, std::shared_ptr<const Plan>> plans_; // by op and size class
+  std::map<std::tuple<Op, int64_t, int>, std::shared_ptr<const Plan>> plans_; // by op, size class, root
   std::shared_ptr<const Plan> rank_order_;
   int splits_ = 0; // the same on every rank of the group
   bool described_ = false; // c10d gives the description after construction

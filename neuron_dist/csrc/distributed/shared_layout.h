@@ -23,6 +23,7 @@ struct Span {
 struct Fingerprint {
   uint64_t seq;
   uint64_t sizes_hash; // of the list of sizes, where the op takes one
+  uint64_t plan_hash; // of the order of additions
   int64_t numel;
   int32_t root;
   uint32_t piece; // a staged tensor goes in pieces, each a collective of its own

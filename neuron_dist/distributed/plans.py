@@ -1,0 +1,43 @@
+"""Which schedule each reduction of a process group follows: the choice for the ranks' places on the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+from neuron_dist.device import _cluster
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from collectives.topology import Cluster
+
+__all__ = ["cluster_of", "planner"]
+
+
+@cache
+def cluster_of(product: str, lnc: int, ranks: int) -> Cluster:
+    """As many instances of the product as ``ranks`` ranks fill."""
+    from collectives.topology import load_cluster
+
+    one = load_cluster(product, lnc=lnc)
+    return load_cluster(product, instances=-(-ranks // one.cores_per_instance), lnc=lnc)
+
+
+def planner(global_ranks: Sequence[int]) -> Callable[[str, int, int], np.ndarray]:
+    """Plans for the group of ``global_ranks``, rank r on logical core r of the cluster of ``NEURON_DIST_CLUSTER``.
+
+    The planner takes op, bytes of the whole collective and root (a group rank) and returns the orders of
+    additions as :meth:`collectives.planner.Plan.program_table`. It is called for each size class once.
+    """
+    ranks = tuple(global_ranks)
+
+    def order_of_additions(op: str, nbytes: int, root: int) -> np.ndarray:
+        from collectives import plan
+
+        here = _cluster.current()
+        cluster = cluster_of(here.product, here.lnc, max(ranks) + 1)
+        return plan(op, nbytes, ranks, cluster, root=root).program_table
+
+    return order_of_additions
