@@ -1,8 +1,7 @@
 """``torchrun --nproc-per-node 4 -m neuron_dist.train --recipe llama3_debug``: trains a TorchTitan recipe."""
 
-import sys
-
 from neuron_dist.titan.run import main
+from neuron_dist.titan.shims import exit_process
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_process(main())
