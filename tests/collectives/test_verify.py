@@ -115,14 +115,14 @@ def test_a_users_algorithm_is_proved_before_use():
         assert made.algorithm == "mine" and made.steps == 2 and len(made.programs) == 6
     finally:
         unregister("mine")
-    broken = Single("broken", frozenset({"all_reduce"}), lambda op, group, root, pairs: without(
+    broken = Single("mine", frozenset({"all_reduce"}), lambda op, group, root, pairs: without(
         RING.build(op, group), 3))  # fmt: skip
     register(broken)
     try:
         with pytest.raises(ScheduleError, match="lacks the contribution of rank"):
-            plan("all_reduce", 4096, range(6), CLUSTER, algorithm="broken")
+            plan("all_reduce", 4096, range(6), CLUSTER, algorithm="mine")
     finally:
-        unregister("broken")
+        unregister("mine")
 
 
 def test_unknown_names():
