@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from collectives.algorithms import lookup
+from collectives.algorithms import changes, lookup
 from collectives.cost import Price, Pricer
 from collectives.group import Group
 from collectives.schedule import Schedule
@@ -131,7 +131,7 @@ def plan(
     """
     group = _group(cluster, tuple(ranks))
     key = tuple(tuple(p) for p in pairs)
-    return _plan(op, int(nbytes), group, root, algorithm, key, os.environ.get(ENVIRONMENT, ""))
+    return _plan(op, int(nbytes), group, root, algorithm, key, os.environ.get(ENVIRONMENT, ""), changes())
 
 
 @lru_cache(maxsize=1024)
@@ -154,14 +154,17 @@ def _plan(
     algorithm: str | None,
     pairs: tuple[tuple[int, int], ...],
     environment: str,
+    registry: int,
 ) -> Plan:
     choice = choose(op, nbytes, group, algorithm)
-    ready = _prepared(op, choice.name, group, root, pairs)
+    ready = _prepared(op, choice.name, group, root, pairs, registry)
     return Plan(op, nbytes, group, choice, ready.pricer.price(nbytes), ready, root, pairs)
 
 
 @lru_cache(maxsize=128)
-def _prepared(op: str, name: str, group: Group, root: int, pairs: tuple[tuple[int, int], ...]) -> _Prepared:
+def _prepared(
+    op: str, name: str, group: Group, root: int, pairs: tuple[tuple[int, int], ...], registry: int
+) -> _Prepared:
     schedule = lookup(name, op).build(op, group, root, pairs)
     table = verify(schedule).programs
     empty = np.zeros((0, 2 * group.size - 1), np.int16)

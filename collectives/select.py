@@ -99,7 +99,7 @@ def _by_rule(op: str, nbytes: int, group: Group) -> tuple[str, str]:
     if len(group.instances) == 1:
         return _inside(group, nbytes)
     if not group.symmetric:
-        return _cheapest(op, nbytes, group, ("mesh", "ring"), "instances are not alike")
+        return ("mesh" if small else "ring"), "the instances do not hold the same cores"
     if len(group.instances[0]) == 1:
         return _cheapest(op, nbytes, group, ("mesh", "rdh", "ring", "mesh_single_step"), "one rank an instance")
     inner, reason = _inside(group.subgroup(group.instances[0]), nbytes)

@@ -27,12 +27,13 @@ from collectives.algorithms.rooted import DIRECT, TREE
 from collectives.schedule import ScheduleError
 
 __all__ = [
-    "Algorithm", "Half", "Halves", "Single", "algorithms_for", "hierarchical", "lookup", "names", "register", "unregister",
+    "Algorithm", "Half", "Halves", "Single", "algorithms_for", "changes", "hierarchical", "lookup", "names", "register", "unregister",
 ]  # fmt: skip
 
 _ALGORITHMS: list[Algorithm] = [RING, KANGARING, MESH, RDH, MESH_SINGLE_STEP, TREE, DIRECT, POINT_TO_POINT]
 _ALGORITHMS += [DIRECT_ALL_TO_ALL, STAGED_ALL_TO_ALL]
 _ALGORITHMS += [hierarchical(a, b) for a in (MESH, RDH, KANGARING, RING) for b in (MESH, RDH, RING)]
+_changes = [0]
 
 
 def register(algorithm: Algorithm) -> None:
@@ -41,11 +42,18 @@ def register(algorithm: Algorithm) -> None:
         if known.name == algorithm.name and known.ops & algorithm.ops:
             raise ValueError(f"there is an algorithm {algorithm.name!r} for {sorted(known.ops & algorithm.ops)[0]}")
     _ALGORITHMS.append(algorithm)
+    _changes[0] += 1
 
 
 def unregister(name: str) -> None:
     """Remove an algorithm that was registered."""
     _ALGORITHMS[:] = [a for a in _ALGORITHMS if a.name != name]
+    _changes[0] += 1
+
+
+def changes() -> int:
+    """How often the registry has changed: plans of one count may be kept."""
+    return _changes[0]
 
 
 def names(op: str | None = None) -> list[str]:

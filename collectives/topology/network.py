@@ -56,6 +56,19 @@ class Topology:
             found.append(_moved(place, axis, +1, shape))
         return list(dict.fromkeys(f for f in found if f != chip))
 
+    def port_core(self, chip: int, neighbour: int) -> int | None:
+        """The chip's core, counted inside the chip, that owns the link to a neighbour in its row or column; None
+        where that is not known. Only of Trainium 2 at LNC 2."""
+        network = self.cluster.spec["network"]
+        if not network["ports"] or self.cluster.lnc != 2:
+            return None
+        rows, columns = network["shape"][-2:]
+        sheet, (row, column) = chip // (rows * columns), divmod(chip % (rows * columns), columns)
+        sides = ((row, column - 1), (row + 1, column), (row, column + 1), (row - 1, column))
+        around = [sheet * rows * columns + r % rows * columns + c % columns for r, c in sides]
+        cores = network["ports"][row % 2][column % 2]
+        return cores[around.index(neighbour)] if neighbour in around else None
+
     def hops(self) -> Array:
         """[chip, chip] number of links between two chips of an instance."""
         return (self.routes >= 0).sum(axis=2)

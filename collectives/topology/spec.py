@@ -36,6 +36,7 @@ NETWORK: dict[str, Kind] = {
     "link_Bps": list,
     "labels": list,
     "cycles": list,
+    "ports": list,
     "efa_Bps": NUMBER,
     "chips_per_efa": int,
 }

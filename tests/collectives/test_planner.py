@@ -15,12 +15,13 @@ MI = 1 << 20
 
 
 def timed(*arguments, **more):
+    """Seconds of this process's CPU: planning is in one thread, and the machine may be busy with others."""
     best = float("inf")
-    for _ in range(2):  # the machine may be busy
+    for _ in range(2):
         _prepared.cache_clear()
-        start = time.perf_counter()
+        start = time.process_time()
         _ = plan(*arguments, **more).programs
-        best = min(best, time.perf_counter() - start)
+        best = min(best, time.process_time() - start)
         arguments = (arguments[0], arguments[1] + 64, *arguments[2:])
     return best
 
@@ -35,10 +36,10 @@ def test_64_ranks_plan_in_100_ms(op):
 @pytest.mark.parametrize("op", OPS)
 def test_1024_ranks_on_16_instances_plan_in_5_s(op):
     cluster = load_cluster(instances=16)
-    start = time.perf_counter()
+    start = time.process_time()
     made = plan(op, 4096 * MI, range(1024), cluster)
     assert len(made.programs) == (made.schedule.chunks if op in ("all_reduce", "reduce", "reduce_scatter") else 0)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     assert made.time_ns > 15_000 and made.bytes_per_link
     _prepared.cache_clear()
 

@@ -137,6 +137,16 @@ def test_routes_go_along_the_row_and_then_the_column_and_load_all_links_alike():
     assert set(loads[loads > 0]) == {8}
 
 
+def test_each_core_of_a_trn2_chip_owns_one_link():
+    topology = topology_of(load_cluster())
+    for chip in range(16):
+        assert {topology.port_core(chip, n) for n in topology.neighbours(chip)} == {0, 1, 2, 3}
+    assert [topology.port_core(0, n) for n in (3, 4, 1, 12)] == [0, 1, 2, 3]  # left, down, right, up
+    assert topology.port_core(0, 5) is None
+    assert topology_of(load_cluster(lnc=1)).port_core(0, 1) is None
+    assert topology_of(load_cluster("trn2-ultraserver")).port_core(17, 18) == 3
+
+
 def test_instances_are_joined_by_the_chips_own_efa():
     two = topology_of(load_cluster("trn2.48xlarge", instances=2))
     names = [two.link_names[i] for i in two.route(5, 64 + 63)]
