@@ -33,11 +33,14 @@ def planner(global_ranks: Sequence[int]) -> Callable[[str, int, int], np.ndarray
     """
     ranks = tuple(global_ranks)
 
+    @cache
+    def cluster() -> Cluster:
+        here = _cluster.current()
+        return cluster_of(here.product, here.lnc, max(ranks) + 1)
+
     def order_of_additions(op: str, nbytes: int, root: int) -> np.ndarray:
         from collectives import plan
 
-        here = _cluster.current()
-        cluster = cluster_of(here.product, here.lnc, max(ranks) + 1)
-        return plan(op, nbytes, ranks, cluster, root=root).program_table
+        return plan(op, nbytes, ranks, cluster(), root=root).program_table
 
     return order_of_additions

@@ -1,11 +1,14 @@
 """Test cases of collectives as data, and the loop that runs many of them in one rank."""
 
+import functools
 import traceback
 from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
 
+from neuron_dist import _C
+from neuron_dist.distributed import plans
 from tests.distributed import reference
 from tests.distributed.inputs import (
     ALL_DTYPES,
@@ -72,6 +75,11 @@ def cases_of(op, world_size, *, reduces=False, rooted=False):
     return cases
 
 
+@functools.cache
+def _planner(ranks):
+    return plans.planner(range(ranks))
+
+
 @dataclass
 class Context:
     """Where a case runs, and how its result is checked."""
@@ -79,8 +87,8 @@ class Context:
     case: Case
     seed: int
     device: str
-    rank_order: bool
-    """Whether reductions must have the bits of rank order."""
+    same_order: bool
+    """Whether reductions must have the bits of the schedule's order of additions."""
 
     def __post_init__(self):
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
@@ -111,8 +119,26 @@ class Context:
             return dist._make_nccl_premul_sum(reference.PREMUL_FACTOR)
         return getattr(dist.ReduceOp, self.case.reduction)
 
-    def reduced(self, contributions):
-        return reference.reduced(self.case.reduction, contributions)
+    def reduced(self, contributions, segments=None):
+        """``segments``: of an uneven reduce_scatter, each rank's number of elements."""
+        op = next(o for o in ("all_reduce", "reduce_scatter", "reduce") if self.case.op.startswith(o))
+        n = len(contributions)
+        programs = reference.rank_order(n)
+        if self.same_order and n > 1:
+            nbytes = contributions[0].nbytes
+            if op == "reduce_scatter":
+                numel = sum(segments) if segments else contributions[0].numel() * n
+                nbytes = numel * contributions[0].element_size()
+            planned = _planner(n)(op, _C.size_class(nbytes), self.case.root if op == "reduce" else 0)
+            each = len(planned) // n if op == "reduce_scatter" else len(planned)
+            first = self.rank * each if op == "reduce_scatter" else 0
+            programs = planned[first : first + each].tolist()
+        # c10d hands complex tensors of all_reduce to backends as pairs of reals, and those are what is divided.
+        reals = op == "all_reduce" and self.case.dtype.is_complex
+        if reals:
+            contributions = [torch.view_as_real(c) for c in contributions]
+        total = reference.reduced(self.case.reduction, contributions, programs)
+        return torch.view_as_complex(total) if reals else total
 
     def wait(self, work):
         """Waits if the call was asynchronous, and else checks that it returned nothing."""
@@ -125,7 +151,7 @@ class Context:
         allowed = 0.0
         if self.case.reduction:
             allowed = reference.tolerance(
-                self.case.reduction, self.case.dtype, self.world_size, rank_order=self.rank_order
+                self.case.reduction, self.case.dtype, self.world_size, same_order=self.same_order
             )
         actual = actual.cpu()
         if allowed:
@@ -143,14 +169,14 @@ class Context:
         )
 
 
-def run_cases(cases, table, device, rank_order):
+def run_cases(cases, table, device, same_order):
     """Runs the cases by the functions of ``table``; returns the failures as text.
 
     A rank goes on after a failure, so that one launch reports all of them.
     """
     failures = []
     for seed, case in enumerate(cases):
-        context = Context(case, seed, device, rank_order)
+        context = Context(case, seed, device, same_order)
         try:
             table[case.op](context)
             context.check_neighbours()

@@ -1,6 +1,4 @@
-"""What a reduction must give: contributions in rank order, rounded to the dtype after each step."""
-
-from functools import reduce
+"""What a reduction must give: contributions in the schedule's order, rounded to the dtype after each step."""
 
 import numpy as np
 import torch
@@ -50,21 +48,43 @@ def reductions_of(dtype):
     return FLOAT_REDUCTIONS if dtype.is_floating_point else INTEGER_REDUCTIONS
 
 
-def reduced(reduction, contributions):
-    """The reduction of the contributions of rank 0, 1, ... in this order."""
-    dtype = contributions[0].dtype
+def rank_order(ranks):
+    """The program that adds rank 0, 1, ... in this order."""
+    return [[0] + [code for r in range(1, ranks) for code in (r, -1)]]
+
+
+def reduced(reduction, contributions, programs):
+    """The reduction of the ranks' contributions. Program i holds for part i of as many equal parts.
+
+    A program is postfix: a rank stands for its contribution, -1 combines the two values on top.
+    """
+    dtype, shape = contributions[0].dtype, contributions[0].shape
     if reduction == "PREMUL_SUM":
         contributions = [_scaled(c, PREMUL_FACTOR) for c in contributions]
-    total = reduce(lambda left, right: _combined(reduction, left, right), contributions).clone()
+    flat = [c.reshape(-1) for c in contributions]
+    numel, parts = flat[0].numel(), []
+    for i, program in enumerate(programs):
+        bounds = slice(numel * i // len(programs), numel * (i + 1) // len(programs))
+        if bounds.start == bounds.stop and i:
+            continue
+        stack = []
+        for code in program:
+            if code >= 0:
+                stack.append(flat[code][bounds])
+            else:
+                right = stack.pop()
+                stack.append(_combined(reduction, stack.pop(), right))
+        parts.append(stack.pop().to(dtype).view(torch.uint8))
+    total = torch.cat(parts).view(dtype).reshape(shape)
     return _scaled(total, 1 / len(contributions)) if reduction == "AVG" else total.to(dtype)
 
 
-def tolerance(reduction, dtype, ranks, *, rank_order):
+def tolerance(reduction, dtype, ranks, *, same_order):
     """Relative error that is allowed: none where the order of additions is the reference's."""
     if not (dtype.is_floating_point or dtype.is_complex):
         return 0.0
     scaled = reduction in ("AVG", "PREMUL_SUM")
-    if rank_order and not scaled:
+    if same_order and not scaled:
         return 0.0
     return 4 * ranks * torch.finfo(dtype).eps
 

@@ -1,0 +1,141 @@
+"""What runs is the schedule: the engine's bits are those of the schedule executed hop by hop, for every algorithm."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from collectives import plan
+from collectives.algorithms import algorithms_for
+from collectives.interpret import bf16_from_fp32, interpret
+from collectives.planner import _group
+from neuron_dist.device import _cluster
+from tests.distributed.target import launch, neuron_only
+
+pytestmark = neuron_only
+
+OPS = ["all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast", "gather", "scatter", "all_to_all"]
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int32": torch.int32}
+ROOT = 1
+WHOLE = ("all_reduce", "reduce", "broadcast")
+ONE_SEGMENT = ("all_gather", "gather")
+
+
+def contents(op, n, segment, dtype):
+    """What each rank gives, as the interpreter takes it: bf16 as bit patterns."""
+    numel = segment if op in ONE_SEGMENT else segment * n
+    random = np.random.default_rng(abs(hash((n, segment))) % 1000)
+    wide = random.normal(size=(n, numel)).astype(np.float32) * 10.0 ** random.integers(-3, 4, (n, numel))
+    if dtype == "int32":
+        return list(random.integers(-(2**31), 2**31 - 1, (n, numel)).astype(np.int32))
+    wide = wide.astype(np.float32)
+    return list(bf16_from_fp32(wide) if dtype == "bf16" else wide)
+
+
+def to_torch(array, device):
+    if array.dtype == np.uint16:
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16).to(device)
+    return torch.from_numpy(array.copy()).to(device)
+
+
+def bits(tensor):
+    return tensor.cpu().contiguous().view(torch.uint8).numpy()
+
+
+def run(op, mine, n, segment, group, device):
+    """The collective by c10d; returns this rank's result, or None where it has none."""
+    rank = dist.get_rank(group)
+    root = dist.get_global_rank(group, ROOT % n)
+    is_root = rank == ROOT % n
+    x = to_torch(mine, device)
+    parts = [torch.zeros(segment, dtype=x.dtype, device=device) for _ in range(n)]
+    match op:
+        case "all_reduce":
+            dist.all_reduce(x, group=group)
+        case "reduce":
+            dist.reduce(x, root, group=group)
+            x = x if is_root else None
+        case "reduce_scatter":
+            y = parts[0]
+            dist.reduce_scatter_tensor(y, x, group=group)
+            x = y
+        case "all_gather":
+            dist.all_gather(parts, x, group=group)
+            x = torch.cat(parts)
+        case "broadcast":
+            dist.broadcast(x, root, group=group)
+        case "gather":
+            dist.gather(x, parts if is_root else None, root, group=group)
+            x = torch.cat(parts) if is_root else None
+        case "scatter":
+            y = parts[0]
+            dist.scatter(y, list(x.split(segment)) if is_root else None, root, group=group)
+            x = y
+        case "all_to_all":
+            y = torch.zeros_like(x)
+            dist.all_to_all_single(y, x, group=group)
+            x = y
+    return x
+
+
+def engine_against_interpreter(op, ranks, device):
+    """Each algorithm on the sub-group of ``ranks``; returns how many were compared."""
+    n = len(ranks)
+    root = ROOT % n
+    cluster = _cluster.current()
+    shape = _group(cluster, tuple(ranks))
+    done = 0
+    for algorithm in algorithms_for(op):
+        if algorithm.refuses(op, shape):
+            continue
+        os.environ["NEURON_DIST_ALGORITHM"] = f"{op}={algorithm.name}"
+        group = dist.new_group(ranks)
+        if dist.get_rank() not in ranks:
+            continue
+        schedule = plan(op, 4096, ranks, cluster, root=root, algorithm=algorithm.name).schedule
+        me = dist.get_rank(group)
+        for dtype in DTYPES:
+            for segment in (37, 6000):  # in the descriptors, and read in place
+                inputs = contents(op, n, segment, dtype)
+                expected = interpret(schedule, inputs, dtype).outputs[me]
+                got = run(op, inputs[me], n, segment, group, device)
+                assert (got is None) == (expected is None)
+                if expected is not None:
+                    same = np.array_equal(bits(got), bits(to_torch(expected, "cpu")))
+                    assert same, f"{op} by {algorithm.name}, {dtype}, {n} ranks, segments of {segment}"
+                done += 1
+    return done
+
+
+GROUPS = [[0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 2, 4, 6], [1, 2, 5], list(range(8))]
+
+
+@pytest.mark.parametrize("ranks", GROUPS, ids=str)
+@pytest.mark.parametrize("op", OPS)
+def test_engine_runs_the_schedule(op, ranks):
+    counts = launch(max(ranks) + 1, engine_against_interpreter, op, ranks, "neuron")
+    assert counts[ranks[0]] >= len(DTYPES) * 2
+
+
+def different_schedules(device):
+    os.environ["NEURON_DIST_ALGORITHM"] = "ring" if dist.get_rank() == 0 else "rdh"
+    with pytest.raises(RuntimeError, match="different schedules"):
+        dist.all_reduce(torch.ones(1000, device=device))
+
+
+def test_ranks_with_different_schedules_are_told():
+    launch(4, different_schedules, "neuron")
+
+
+def wrong_planner(device):
+    backend = dist.group.WORLD._get_backend(torch.device(device))
+    for table, why in (([[0, 0, -1]], "more than once"), ([[0]], "leaves out"), ([[0, 1]], "values")):
+        backend._set_planner(lambda op, nbytes, root, table=table: np.array(table, np.int16))
+        with pytest.raises(ValueError, match=why):
+            dist.all_reduce(torch.ones(1000, device=device))
+
+
+def test_wrong_order_is_refused():
+    launch(2, wrong_planner, "neuron")
