@@ -16,7 +16,7 @@ ARGS ?=
 TORCH := torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet $(PIP_ARGS)
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile --quiet $(PIP_ARGS)
 
 NATIVE := $(shell find neuron_dist/csrc -type f) setup.py
 

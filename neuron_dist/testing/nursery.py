@@ -38,7 +38,13 @@ __all__ = ["STACK_SIGNAL", "Request", "main"]
 STACK_SIGNAL = signal.SIGUSR2
 """On this signal a rank writes the Python stacks of its threads to its log."""
 
-PRELOAD = ("torch", "torch.distributed", "torch.distributed.tensor", "neuron_dist")
+PRELOAD = (
+    "torch",
+    "torch.distributed",
+    "torch.distributed.tensor",
+    "neuron_dist",
+    "collectives.planner",
+)
 _PR_SET_PDEATHSIG = 1
 _MAX_MESSAGE = 1 << 16
 _MAX_DESCRIPTORS = 253  # the kernel's SCM_MAX_FD
