@@ -1,1 +1,8 @@
-"""The command line and the launcher. The top of the house: imports ``neuron_dist``, is imported by nothing."""
+"""The command line ``neuron-dist``. The top of the house: imports ``neuron_dist``, is imported by nothing.
+
+    neuron-dist ls            the simulated cluster, as neuron-ls prints it
+    neuron-dist nccom-test    prices of collectives, with nccom-test's arguments and columns
+    neuron-dist explain       why a collective runs as it does
+
+Only ``nccom-test --wall`` and ``--check`` start ranks and import torch.
+"""

@@ -6,6 +6,9 @@ each value that AWS does not publish is a named assumption.
 """
 
 from collectives.topology.cluster import Cluster, ClusterError, load_cluster, product_names
+from collectives.topology.environment import cluster_from_environment
 from collectives.topology.network import Topology, topology_of
 
-__all__ = ["Cluster", "ClusterError", "Topology", "load_cluster", "product_names", "topology_of"]
+__all__ = [
+    "Cluster", "ClusterError", "Topology", "cluster_from_environment", "load_cluster", "product_names", "topology_of",
+]  # fmt: skip

@@ -12,18 +12,10 @@ __all__ = ["current", "describe", "visible_cores"]
 
 
 def current() -> Cluster:
-    """The cluster of ``NEURON_DIST_CLUSTER`` (a product's name; trn2.48xlarge unless set).
+    """The cluster that the environment describes, see :func:`collectives.topology.cluster_from_environment`."""
+    from collectives.topology import cluster_from_environment  # PyYAML: not at import
 
-    ``NEURON_LOGICAL_NC_CONFIG``, or its newer spelling ``NEURON_RT_VIRTUAL_CORE_SIZE``, is the number of
-    physical cores in a logical one.
-    """
-    from collectives.topology import load_cluster  # PyYAML: not at import
-
-    product = os.environ.get("NEURON_DIST_CLUSTER") or "trn2.48xlarge"
-    for name in ("NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE"):
-        if value := os.environ.get(name):
-            return load_cluster(product, lnc=_number(name, value))
-    return load_cluster(product)
+    return cluster_from_environment()
 
 
 def visible_cores(cores: int) -> int:
