@@ -180,6 +180,11 @@ bool Engine::drive_until(const std::atomic<bool>& done, TimePoint deadline) {
       cpu_relax();
       continue;
     }
+    if (spins < spins_ + kYields) {
+      ++spins;
+      sched_yield(); // the rank that we wait for may need this core
+      continue;
+    }
     doorbell_.sleepers.fetch_add(1);
     const uint32_t bell = doorbell_.bell.load();
     if (!step() && !done.load(std::memory_order_acquire)) {

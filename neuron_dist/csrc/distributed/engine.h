@@ -17,6 +17,7 @@ namespace neuron {
 // others need.
 constexpr int kSpinsWithCore = 300;
 constexpr int kSpinsWithoutCore = 0;
+constexpr int kYields = 20; // then, before sleeping
 
 class Engine {
  public:
