@@ -1,5 +1,6 @@
-// c10d's collectives and messages as operations of the engine.
+// c10d's collectives as operations of the engine.
 #include "distributed/process_group.h"
+#include "distributed/tensors.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/irange.h>
@@ -9,16 +10,10 @@ namespace neuron {
 namespace {
 
 using c10d::OpType;
-using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-using Tensors = std::vector<at::Tensor>;
 
 // What a CPU tensor is staged in: a few pieces fit in the cache, and copying one overlaps with reducing another.
 constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
 constexpr uint64_t kSmallestPieceBytes = uint64_t{64} << 10;
-
-Buffer whole(const at::Tensor& tensor) {
-  return {static_cast<char*>(tensor.data_ptr()), tensor.nbytes()};
-}
 
 // Equal parts of a contiguous tensor, one a rank.
 std::vector<Buffer> parts(const at::Tensor& tensor, int n) {
@@ -38,13 +33,6 @@ uint64_t hash_sizes(c10::ArrayRef<Buffer> buffers) {
     hash = (hash ^ buffer.bytes) * 1099511628211ull;
   }
   return hash;
-}
-
-const at::Tensor& only(const char* op, const Tensors& tensors) {
-  TORCH_CHECK_VALUE(
-      tensors.size() == 1, "neuron: ", op, " takes one tensor a rank, got ", tensors.size(),
-      "; for several use the coalesced form");
-  return tensors[0];
 }
 
 template <typename T>
@@ -548,96 +536,6 @@ WorkPtr ProcessGroupNeuron::alltoall_base(
   }
   submit(call, in, out, expected, 0);
   return finish(call);
-}
-
-// --- barriers ---
-
-WorkPtr ProcessGroupNeuron::barrier(const c10d::BarrierOptions& opts) {
-  Call call = begin(Op::kBarrier, OpType::BARRIER, "neuron:barrier", opts.timeout, opts.asyncOp);
-  submit(call, {}, {}, {}, 0);
-  return finish(call);
-}
-
-void ProcessGroupNeuron::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
-  const uint64_t seq = group_->sequence();
-  const auto timeout = timeout_or_default(opts.timeout);
-  // As Gloo says it; a rank that has no time to wait does not enter, so nobody waits for it in vain.
-  TORCH_CHECK_WITH(
-      DistBackendError, timeout.count() > 0, "Rank ", rank_, " timed out in monitoredBarrier after ",
-      timeout.count(), " ms");
-  c10d::BarrierOptions barrier_opts = opts;
-  barrier_opts.asyncOp = false;
-  auto work = barrier(barrier_opts);
-  try {
-    work->wait();
-  } catch (const c10::Error& e) {
-    std::string ranks;
-    int count = 0;
-    for (const int r : group_->missing(seq)) {
-      if (count > 0 && !wait_all_ranks) {
-        break; // the first one only, unless all were asked for
-      }
-      ranks += (count++ ? ", " : "") + std::to_string(r);
-    }
-    TORCH_CHECK_WITH(
-        DistBackendError, false, count > 1 ? "Ranks " : "Rank ", ranks, " failed to pass monitoredBarrier in ",
-        timeout.count(), " ms: ", e.what_without_backtrace());
-  }
-}
-
-// --- messages ---
-
-WorkPtr ProcessGroupNeuron::send(Tensors& tensors, int dst, int tag) {
-  const at::Tensor& tensor = only("send", tensors);
-  Call call = begin(Op::kSend, OpType::SEND, "neuron:send", c10d::kUnsetTimeout, true);
-  set_root(call, dst);
-  const at::Tensor data = input(call, tensor);
-  auto op = std::make_unique<Send>();
-  call.info.dtype = data.scalar_type();
-  call.info.numel = data.numel();
-  call.info.tag = tag;
-  op->info = call.info;
-  op->timeout = call.timeout;
-  op->deadline = Clock::now() + call.timeout;
-  op->data = whole(data);
-  op->dst = dst;
-  call.work->expect_one();
-  op->completion = call.work->completion();
-  engine_->enqueue(*group_, std::move(op), true);
-  return finish(call);
-}
-
-WorkPtr ProcessGroupNeuron::receive(Tensors& tensors, int src, int tag) {
-  const at::Tensor& tensor = only("recv", tensors);
-  Call call = begin(
-      Op::kRecv, src < 0 ? OpType::RECVANYSOURCE : OpType::RECV, "neuron:recv", c10d::kUnsetTimeout, true);
-  if (src >= 0) {
-    set_root(call, src);
-  }
-  const at::Tensor data = output(call, tensor, false);
-  call.work->keep(data);
-  auto op = std::make_unique<Recv>();
-  call.info.dtype = data.scalar_type();
-  call.info.numel = data.numel();
-  call.info.tag = tag;
-  op->info = call.info;
-  op->timeout = call.timeout;
-  op->deadline = Clock::now() + call.timeout;
-  op->data = whole(data);
-  op->src = src;
-  call.work->expect_one();
-  op->completion = call.work->completion();
-  engine_->enqueue(*group_, std::move(op), true);
-  return finish(call);
-}
-
-WorkPtr ProcessGroupNeuron::recv(Tensors& tensors, int src, int tag) {
-  TORCH_CHECK_VALUE(src >= 0, "neuron: recv has source rank ", src, "; expected 0 to ", size_ - 1);
-  return receive(tensors, src, tag);
-}
-
-WorkPtr ProcessGroupNeuron::recvAnysource(Tensors& tensors, int tag) {
-  return receive(tensors, -1, tag);
 }
 
 } // namespace neuron
