@@ -8,15 +8,25 @@ import torch
 import torch.distributed as dist
 
 from collectives import plan
-from collectives.algorithms import algorithms_for
+from collectives.algorithms import Half, Halves, algorithms_for, register
 from collectives.interpret import bf16_from_fp32, interpret
 from collectives.planner import _group
+from collectives.schedule import Rows, ScheduleError
 from neuron_dist.device import _cluster
 from tests.distributed.target import launch, neuron_only
 
 pytestmark = neuron_only
 
-OPS = ["all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast", "gather", "scatter", "all_to_all"]
+OPS = [
+    "all_reduce",
+    "reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "gather",
+    "scatter",
+    "all_to_all",
+]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int32": torch.int32}
 ROOT = 1
 WHOLE = ("all_reduce", "reduce", "broadcast")
@@ -27,7 +37,9 @@ def contents(op, n, segment, dtype):
     """What each rank gives, as the interpreter takes it: bf16 as bit patterns."""
     numel = segment if op in ONE_SEGMENT else segment * n
     random = np.random.default_rng(abs(hash((n, segment))) % 1000)
-    wide = random.normal(size=(n, numel)).astype(np.float32) * 10.0 ** random.integers(-3, 4, (n, numel))
+    wide = random.normal(size=(n, numel)).astype(np.float32) * 10.0 ** random.integers(
+        -3, 4, (n, numel)
+    )
     if dtype == "int32":
         return list(random.integers(-(2**31), 2**31 - 1, (n, numel)).astype(np.int32))
     wide = wide.astype(np.float32)
@@ -104,7 +116,9 @@ def engine_against_interpreter(op, ranks, device):
                 assert (got is None) == (expected is None)
                 if expected is not None:
                     same = np.array_equal(bits(got), bits(to_torch(expected, "cpu")))
-                    assert same, f"{op} by {algorithm.name}, {dtype}, {n} ranks, segments of {segment}"
+                    assert same, (
+                        f"{op} by {algorithm.name}, {dtype}, {n} ranks, segments of {segment}"
+                    )
                 done += 1
     return done
 
@@ -131,7 +145,11 @@ def test_ranks_with_different_schedules_are_told():
 
 def wrong_planner(device):
     backend = dist.group.WORLD._get_backend(torch.device(device))
-    for table, why in (([[0, 0, -1]], "more than once"), ([[0]], "leaves out"), ([[0, 1]], "values")):
+    for table, why in (
+        ([[0, 0, -1]], "more than once"),
+        ([[0]], "leaves out"),
+        ([[0, 1]], "values"),
+    ):
         backend._set_planner(lambda op, nbytes, root, table=table: np.array(table, np.int16))
         with pytest.raises(ValueError, match=why):
             dist.all_reduce(torch.ones(1000, device=device))
@@ -139,3 +157,40 @@ def wrong_planner(device):
 
 def test_wrong_order_is_refused():
     launch(2, wrong_planner, "neuron")
+
+
+def everyone(group, *, reduce):
+    """One step: each rank sends every other its segment."""
+    n = group.size
+    src, dst = np.array([(s, d) for s in reversed(range(n)) for d in range(n) if s != d]).T
+    return Half(Rows.of(0, src, dst, dst if reduce else src, reduce=reduce), steps=1, pieces=1)
+
+
+def own_algorithm(device):
+    register(
+        Halves("mine", lambda g: everyone(g, reduce=True), lambda g: everyone(g, reduce=False))
+    )
+    os.environ["NEURON_DIST_ALGORITHM"] = "mine"
+    n, rank = dist.get_world_size(), dist.get_rank()
+    schedule = plan("all_reduce", 4096, range(n), _cluster.current(), algorithm="mine").schedule
+    inputs = contents("all_reduce", n, 6000, "fp32")
+    got = run("all_reduce", inputs[rank], n, 6000, dist.group.WORLD, device)
+    assert np.array_equal(got.cpu().numpy(), interpret(schedule, inputs, "fp32").outputs[rank])
+
+
+def broken_algorithm(device):
+    """A step that forgets a rank: the proof says so on every rank before anything runs."""
+
+    def forgetful(group):
+        half = everyone(group, reduce=True)
+        return Half(half.rows.take(np.flatnonzero(half.rows.src != 1)), steps=1, pieces=1)
+
+    register(Halves("mine", forgetful, lambda g: everyone(g, reduce=False)))
+    os.environ["NEURON_DIST_ALGORITHM"] = "mine"
+    with pytest.raises(ScheduleError, match="chunk .* lacks the contribution of rank 1"):
+        dist.all_reduce(torch.ones(1000, device=device))
+
+
+@pytest.mark.parametrize("function", [own_algorithm, broken_algorithm])
+def test_own_algorithm(function):
+    launch(3, function, "neuron")
