@@ -187,7 +187,7 @@ def broken_algorithm(device):
 
     register(Halves("mine", forgetful, lambda g: everyone(g, reduce=False)))
     os.environ["NEURON_DIST_ALGORITHM"] = "mine"
-    with pytest.raises(ScheduleError, match="chunk .* lacks the contribution of rank 1"):
+    with pytest.raises(ScheduleError, match=r"chunk .* lacks the contribution of rank 1"):
         dist.all_reduce(torch.ones(1000, device=device))
 
 
