@@ -62,7 +62,7 @@ ProcessGroupNeuron::Call ProcessGroupNeuron::begin(
   call.info.group = &group_->name();
   call.timeout = timeout_or_default(timeout);
   call.async = async;
-  call.work = coalescing_ ? coalescing_ : c10::make_intrusive<NeuronWork>(rank_, type, title, *engine_);
+  call.work = coalescing_ ? coalescing_ : c10::make_intrusive<NeuronWork>(rank_, type, title, *engine_, group_);
   if (onCompletionHook_) {
     call.work->set_on_end(onCompletionHook_);
   }

@@ -227,6 +227,14 @@ void Engine::poll() {
   tell(ended);
 }
 
+void Engine::abort(Group& group) {
+  fail(
+      group,
+      {Failure::kAborted, "neuron: group '" + group.name() + "' was aborted on rank " +
+           std::to_string(group.global_rank(group.rank()))},
+      true);
+}
+
 void Engine::fail(Group& group, const Failure& failure, bool tell_peers) {
   std::vector<Ended> ended;
   {

@@ -37,7 +37,9 @@ class Engine {
   bool drive_until(const std::atomic<bool>& done, TimePoint deadline);
   // One round without waiting.
   void poll();
-  // Fails a group from outside: abort() and shutdown().
+  // Ends a group in all its ranks.
+  void abort(Group& group);
+  // Fails a group from outside.
   void fail(Group& group, const Failure& failure, bool tell_peers);
   Failure::Kind failure_of(const Group& group);
   // Drives until the group has nothing under way.

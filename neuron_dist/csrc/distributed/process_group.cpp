@@ -41,7 +41,7 @@ ProcessGroupNeuron::~ProcessGroupNeuron() {
 
 void ProcessGroupNeuron::startCoalescing() {
   TORCH_CHECK(!coalescing_, "neuron: startCoalescing() inside startCoalescing()");
-  coalescing_ = c10::make_intrusive<NeuronWork>(rank_, c10d::OpType::COALESCED, "neuron:coalesced", *engine_);
+  coalescing_ = c10::make_intrusive<NeuronWork>(rank_, c10d::OpType::COALESCED, "neuron:coalesced", *engine_, group_);
 }
 
 c10::intrusive_ptr<c10d::Work> ProcessGroupNeuron::endCoalescing() {
@@ -147,11 +147,7 @@ at::Tensor ProcessGroupNeuron::allocateTensor(long size, at::TensorOptions optio
 }
 
 void ProcessGroupNeuron::abort() {
-  engine_->fail(
-      *group_,
-      {Failure::kAborted, "neuron: group '" + group_->name() + "' was aborted on rank " +
-           std::to_string(group_->global_rank(rank_))},
-      true);
+  engine_->abort(*group_);
 }
 
 void ProcessGroupNeuron::shutdown() {

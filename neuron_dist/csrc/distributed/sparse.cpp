@@ -16,7 +16,7 @@ c10::intrusive_ptr<c10d::Work> ProcessGroupNeuron::allreduce_sparse(
       "neuron: all_reduce of sparse tensors supports ReduceOp.SUM only; use to_dense() for others");
   at::Tensor& tensor = tensors[0];
   auto work = c10::make_intrusive<NeuronWork>(
-      rank_, c10d::OpType::_ALLREDUCE_SPARSE, "neuron:all_reduce", *engine_);
+      rank_, c10d::OpType::_ALLREDUCE_SPARSE, "neuron:all_reduce", *engine_, group_);
   work->add_output(tensor);
   tensor.copy_(sparse_sum(tensor, opts)); // done before the call returns: the result's size is data
   work->ready();

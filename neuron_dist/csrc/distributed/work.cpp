@@ -46,8 +46,9 @@ struct NeuronWork::Ending : Completion {
   c10::intrusive_ptr<NeuronWork> work;
 };
 
-NeuronWork::NeuronWork(int rank, c10d::OpType type, const char* title, Engine& engine)
-    : Work(rank, type, title), engine_(engine) {}
+NeuronWork::NeuronWork(
+    int rank, c10d::OpType type, const char* title, Engine& engine, std::shared_ptr<Group> group)
+    : Work(rank, type, title), engine_(engine), group_(std::move(group)) {}
 
 void NeuronWork::expect_one() {
   remaining_.fetch_add(1);
@@ -71,10 +72,6 @@ void NeuronWork::copy_back(const at::Tensor& from, const at::Tensor& to) {
 
 void NeuronWork::set_sequence(uint64_t seq) {
   seq_ = seq;
-}
-
-void NeuronWork::set_abort(std::function<void()> abort) {
-  abort_ = std::move(abort);
 }
 
 void NeuronWork::set_on_end(std::function<void(std::shared_ptr<c10d::WorkInfo>)> on_end) {
@@ -207,9 +204,7 @@ bool NeuronWork::wait(std::chrono::milliseconds timeout) {
 }
 
 void NeuronWork::abort() {
-  if (abort_) {
-    abort_();
-  }
+  engine_.abort(*group_); // what a group has under way is in order, so one operation cannot be taken out
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> NeuronWork::make_future(bool of_result) {

@@ -16,7 +16,8 @@ namespace neuron {
 
 class NeuronWork : public c10d::Work {
  public:
-  NeuronWork(int rank, c10d::OpType type, const char* title, Engine& engine);
+  NeuronWork(
+      int rank, c10d::OpType type, const char* title, Engine& engine, std::shared_ptr<Group> group);
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -42,7 +43,6 @@ class NeuronWork : public c10d::Work {
   // `to` is not contiguous: the engine writes `from`, which is copied at the end.
   void copy_back(const at::Tensor& from, const at::Tensor& to);
   void set_sequence(uint64_t seq);
-  void set_abort(std::function<void()> abort);
   void set_on_end(std::function<void(std::shared_ptr<c10d::WorkInfo>)> on_end);
   // The engine tells an operation's end through this.
   c10::intrusive_ptr<Completion> completion();
@@ -56,6 +56,7 @@ class NeuronWork : public c10d::Work {
   void mark(const c10::intrusive_ptr<c10::ivalue::Future>& future, bool of_result);
 
   Engine& engine_;
+  std::shared_ptr<Group> group_;
   std::atomic<int> remaining_{1};
   std::atomic<bool> done_{false};
   mutable std::mutex state_mutex_;
@@ -65,7 +66,6 @@ class NeuronWork : public c10d::Work {
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
   c10::intrusive_ptr<c10::ivalue::Future> future_result_;
-  std::function<void()> abort_;
   std::function<void(std::shared_ptr<c10d::WorkInfo>)> on_end_;
   TimePoint started_ = Clock::now();
   TimePoint ended_{};
