@@ -33,6 +33,7 @@ def _default_generator(device: int) -> torch.Generator: ...
 # distributed/bind_distributed.cpp
 class Options:
     fp32_accumulation: bool
+    algorithm: str
     device_index: int
     group_name: str
     global_ranks_in_group: list[int]

@@ -43,7 +43,8 @@ def _extend_fake() -> None:
 def _create(opts: Any, pg_options: Any) -> Any:
     """Creator for ``register_backend``; ``opts`` is c10d's ``DistributedBackendOptions``.
 
-    ``pg_options`` may be a :class:`neuron_dist.distributed.Options`; raises ``TypeError`` for others.
+    ``pg_options`` may be a :class:`neuron_dist.distributed.Options` (``algorithm``: the schedule of this group's
+    reductions; ``fp32_accumulation``: see docs/architecture.md); raises ``TypeError`` for others.
     """
     if pg_options is None:
         options = _C.Options()
@@ -62,7 +63,8 @@ def _create(opts: Any, pg_options: Any) -> Any:
     group = _C.create_process_group(
         opts.store, opts.group_rank, opts.group_size, options, stack_provider=_main_thread_stack
     )
-    group._set_planner(planner(options.global_ranks_in_group or range(opts.group_size)))
+    ranks = options.global_ranks_in_group or range(opts.group_size)
+    group._set_planner(planner(ranks, options.algorithm or None))
     return group
 
 

@@ -25,8 +25,13 @@ def cluster_of(product: str, lnc: int, ranks: int) -> Cluster:
     return load_cluster(product, instances=-(-ranks // one.cores_per_instance), lnc=lnc)
 
 
-def planner(global_ranks: Sequence[int]) -> Callable[[str, int, int], np.ndarray]:
+def planner(
+    global_ranks: Sequence[int], algorithm: str | None = None
+) -> Callable[[str, int, int], np.ndarray]:
     """Plans for the group of ``global_ranks``, rank r on logical core r of the cluster of ``NEURON_DIST_CLUSTER``.
+
+    ``algorithm`` overrides Neuron's choice, and ``NEURON_DIST_ALGORITHM``, for this group; one that does not suit
+    the op or the group raises :class:`collectives.schedule.ScheduleError` when it is first needed.
 
     The planner takes op, bytes of the whole collective and root (a group rank) and returns the orders of
     additions as :meth:`collectives.planner.Plan.program_table`. It is called for each size class once.
@@ -41,6 +46,6 @@ def planner(global_ranks: Sequence[int]) -> Callable[[str, int, int], np.ndarray
     def order_of_additions(op: str, nbytes: int, root: int) -> np.ndarray:
         from collectives import plan
 
-        return plan(op, nbytes, ranks, cluster(), root=root).program_table
+        return plan(op, nbytes, ranks, cluster(), root=root, algorithm=algorithm).program_table
 
     return order_of_additions

@@ -13,6 +13,7 @@ from collectives.interpret import bf16_from_fp32, interpret
 from collectives.planner import _group
 from collectives.schedule import Rows, ScheduleError
 from neuron_dist.device import _cluster
+from neuron_dist.distributed import Options
 from tests.distributed.target import launch, neuron_only
 
 pytestmark = neuron_only
@@ -194,3 +195,27 @@ def broken_algorithm(device):
 @pytest.mark.parametrize("function", [own_algorithm, broken_algorithm])
 def test_own_algorithm(function):
     launch(3, function, "neuron")
+
+
+def algorithm_of_a_group(device):
+    """Each group adds in its own algorithm's order; a misspelt one is named with the nearest."""
+    n, rank = dist.get_world_size(), dist.get_rank()
+    inputs = contents("all_reduce", n, 6000, "fp32")
+    results = []
+    for name in ("ring", "rdh"):
+        options = Options()
+        options.algorithm = name
+        group = dist.new_group(pg_options=options)
+        schedule = plan("all_reduce", 4096, range(n), _cluster.current(), algorithm=name).schedule
+        results.append(run("all_reduce", inputs[rank], n, 6000, group, device).cpu().numpy())
+        assert np.array_equal(results[-1], interpret(schedule, inputs, "fp32").outputs[rank])
+    assert not np.array_equal(*results)
+    options = Options()
+    options.algorithm = "rign"
+    group = dist.new_group(pg_options=options)
+    with pytest.raises(ScheduleError, match="did you mean 'ring'"):
+        dist.all_reduce(torch.ones(1000, device=device), group=group)
+
+
+def test_algorithm_of_a_group():
+    launch(4, algorithm_of_a_group, "neuron")

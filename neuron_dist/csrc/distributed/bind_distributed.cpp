@@ -51,6 +51,7 @@ void bind_distributed(py::module_& m) {
   py::class_<Options, c10::intrusive_ptr<Options>, c10d::Backend::Options>(m, "Options")
       .def(py::init<std::chrono::milliseconds>(), py::arg("timeout") = kBackendDefaultTimeout)
       .def_readwrite("fp32_accumulation", &Options::fp32_accumulation)
+      .def_readwrite("algorithm", &Options::algorithm)
       .def_readwrite("device_index", &Options::device_index)
       .def_readwrite("group_name", &Options::group_name)
       .def_readwrite("global_ranks_in_group", &Options::global_ranks_in_group)

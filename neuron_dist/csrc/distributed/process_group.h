@@ -23,6 +23,7 @@ class ProcessGroupNeuron : public c10d::Backend {
         : c10d::Backend::Options("neuron", timeout) {}
     // 16- and 8-bit floats: add in float32 and round once, instead of rounding after every hop.
     bool fp32_accumulation = false;
+    std::string algorithm; // of collectives.algorithms, for this group's reductions; empty: Neuron's choice
     int device_index = 0; // of the arena that holds this rank's tensors
   };
 
