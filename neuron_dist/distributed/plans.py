@@ -6,29 +6,19 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from neuron_dist.device import _cluster
-
 if TYPE_CHECKING:
     import numpy as np
 
     from collectives.topology import Cluster
 
-__all__ = ["cluster_of", "planner"]
-
-
-@cache
-def cluster_of(product: str, lnc: int, ranks: int) -> Cluster:
-    """As many instances of the product as ``ranks`` ranks fill."""
-    from collectives.topology import load_cluster
-
-    one = load_cluster(product, lnc=lnc)
-    return load_cluster(product, instances=-(-ranks // one.cores_per_instance), lnc=lnc)
+__all__ = ["planner"]
 
 
 def planner(
     global_ranks: Sequence[int], algorithm: str | None = None
 ) -> Callable[[str, int, int], np.ndarray]:
-    """Plans for the group of ``global_ranks``, rank r on logical core r of the cluster of ``NEURON_DIST_CLUSTER``.
+    """Plans for the group of ``global_ranks``, rank r on logical core r of the cluster of ``NEURON_DIST_CLUSTER``,
+    of as many instances as the ranks fill.
 
     ``algorithm`` overrides Neuron's choice, and ``NEURON_DIST_ALGORITHM``, for this group; one that does not suit
     the op or the group raises :class:`collectives.schedule.ScheduleError` when it is first needed.
@@ -40,8 +30,10 @@ def planner(
 
     @cache
     def cluster() -> Cluster:
-        here = _cluster.current()
-        return cluster_of(here.product, here.lnc, max(ranks) + 1)
+        from collectives.topology import cluster_from_environment
+
+        per_instance = cluster_from_environment().cores_per_instance
+        return cluster_from_environment(instances=max(ranks) // per_instance + 1)
 
     def order_of_additions(op: str, nbytes: int, root: int) -> np.ndarray:
         from collectives import plan

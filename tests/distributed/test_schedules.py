@@ -219,3 +219,17 @@ def algorithm_of_a_group(device):
 
 def test_algorithm_of_a_group():
     launch(4, algorithm_of_a_group, "neuron")
+
+
+def on_a_cluster_of_ones_own(device, path):
+    os.environ["NEURON_DIST_CLUSTER"] = path
+    dist.init_process_group("neuron")
+    x = torch.full((1000,), float(dist.get_rank()), device=device)
+    dist.all_reduce(x)
+    return x[0].item()
+
+
+def test_a_cluster_of_ones_own_is_planned_on(tmp_path):
+    own = tmp_path / "own.yaml"
+    own.write_text("extends: trn2.48xlarge\nproduct: own\n")
+    assert launch(2, on_a_cluster_of_ones_own, "neuron", str(own), backend=None) == [1.0, 1.0]

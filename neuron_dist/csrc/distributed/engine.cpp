@@ -67,11 +67,15 @@ void Engine::enqueue(Group& group, AnyOperation op, bool background) {
       hook->before(info);
     }
   });
-  if (drive_.try_lock()) { // else whoever drives takes it on its next round
+  std::unique_lock<std::mutex> driving(drive_, std::try_to_lock);
+  if (!driving && group.has_failed()) {
+    driving.lock(); // it may have been removed, and then nobody else would look into it
+  }
+  if (driving) { // else whoever drives takes it on its next round
     std::vector<Ended> ended;
     group.arrive(ended);
     background = background && !group.idle();
-    drive_.unlock();
+    driving.unlock();
     tell(ended);
   }
   if (background) {
