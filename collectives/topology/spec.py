@@ -26,6 +26,7 @@ KEYS: dict[str, Kind] = {
     "hbm_bytes_per_chip": int,
     "max_instances": int,
     "sources": dict,
+    "compute": dict,
     "network": dict,
     "assumptions": dict,
     "fitted": dict,
@@ -40,6 +41,12 @@ NETWORK: dict[str, Kind] = {
     "efa_Bps": NUMBER,
     "chips_per_efa": int,
 }
+COMPUTE: dict[str, Kind] = {
+    "tensor_flops": dict,
+    "chip_flops": NUMBER,
+    "hbm_Bps": NUMBER,
+}
+TENSOR_DTYPES = ("bfloat16", "float16", "float32", "float8")
 PARAMETERS: dict[str, Kind] = {
     "neuronlink_counts_both_directions": bool,
     "link_efficiency": NUMBER,
@@ -55,6 +62,11 @@ PARAMETERS: dict[str, Kind] = {
     "rdh_below_bytes_per_rank": NUMBER,
     "channels_full_node": int,
     "channels_other": int,
+    "launch_ns": NUMBER,
+    "dispatch_ns": NUMBER,
+    "host_Bps": NUMBER,
+    "tensor_efficiency": NUMBER,
+    "hbm_efficiency": NUMBER,
 }
 OPTIONAL = {"switch_ns"}
 LAYOUTS = ("single", "torus", "switched")
@@ -73,7 +85,7 @@ def product_names() -> list[str]:
 def load_spec(product: str) -> dict[str, Any]:
     """The checked YAML of a product that ships with the package, or of a file (a path that ends in .yaml or .yml).
 
-    ``extends: PRODUCT`` takes every key that is not given from that product; the sections ``network``,
+    ``extends: PRODUCT`` takes every key that is not given from that product; the sections ``network``, ``compute``,
     ``assumptions``, ``fitted`` and ``sources`` are merged key by key. The result also holds ``parameters``
     (each assumption's or fitted parameter's value by name) and ``digest``.
 
@@ -82,6 +94,8 @@ def load_spec(product: str) -> dict[str, Any]:
     where, spec = _read(product, seen=())
     _check_keys(where, "", spec, KEYS)
     _check_keys(where, "network.", spec["network"], NETWORK)
+    _check_keys(where, "compute.", spec["compute"], COMPUTE)
+    _check_keys(where, "compute.tensor_flops.", spec["compute"]["tensor_flops"], dict.fromkeys(TENSOR_DTYPES, NUMBER))
     parameters: dict[str, Any] = {}
     for section, wanted in (("assumptions", ("value", "source")), ("fitted", ("value", "fitted_to"))):
         for name, entry in spec[section].items():
@@ -183,9 +197,15 @@ def _check_network(where: str, spec: dict[str, Any]) -> None:
             raise ClusterError(f"{where}: network.{key} is not an order of the chips 0 to {chips - 1}")
     if spec["max_instances"] > 1 and (network["efa_Bps"] <= 0 or network["chips_per_efa"] < 1):
         raise ClusterError(f"{where}: network.efa_Bps and chips_per_efa must be above 0 with max_instances above 1")
-    for name in ("link_efficiency", "efa_efficiency", "core_Bps"):
-        if spec["parameters"][name] <= 0:
-            raise ClusterError(f"{where}: {name} is {spec['parameters'][name]}, expected a number above 0")
+    above_zero = ("link_efficiency", "efa_efficiency", "core_Bps", "host_Bps", "tensor_efficiency", "hbm_efficiency")
+    rates = {f"compute.{k}": spec["compute"][k] for k in ("chip_flops", "hbm_Bps")}
+    rates |= {f"compute.tensor_flops.{k}": v for k, v in spec["compute"]["tensor_flops"].items()}
+    for name, value in {**{n: spec["parameters"][n] for n in above_zero}, **rates}.items():
+        if value <= 0:
+            raise ClusterError(f"{where}: {name} is {value}, expected a number above 0")
+    for name in ("launch_ns", "dispatch_ns"):
+        if spec["parameters"][name] < 0:
+            raise ClusterError(f"{where}: {name} is {spec['parameters'][name]}, expected 0 or more")
 
 
 def _near(word: Any, known: Any) -> str:
