@@ -211,10 +211,10 @@ def read_rank(path: str | Path) -> RankTrace:
     raw = path.read_bytes()
     table = np.frombuffer(raw[: len(raw) // RECORD.itemsize * RECORD.itemsize], RECORD)
     keep = np.ones(len(table), bool)
-    texts: list[tuple[np.void, str]] = []
-    end = at = 0
+    texts: list[tuple[Any, str]] = []
+    at = 0
     candidates = np.flatnonzero(table["kind"] == Kind.TEXT)
-    for row in candidates:
+    for row in map(int, candidates):
         if row < at:
             continue  # inside the bytes of the text before
         slots = -(-int(table[row]["a"]) // RECORD.itemsize)
