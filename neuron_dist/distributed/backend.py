@@ -15,7 +15,8 @@ import torch.distributed as dist
 
 from neuron_dist import _C
 from neuron_dist.device import bind_local_rank
-from neuron_dist.distributed.plans import planner
+from neuron_dist.distributed.plans import Plans
+from neuron_dist.simulation import session
 
 __all__ = ["register"]
 
@@ -60,11 +61,14 @@ def _create(opts: Any, pg_options: Any) -> Any:
     options.group_name = opts.group_id or "default"
     options.global_ranks_in_group = list(opts.global_ranks_in_group)
     options.device_index = _bind_device(opts)
+    ranks = options.global_ranks_in_group or list(range(opts.group_size))
+    session.join(ranks, opts.group_rank, opts.store)
     group = _C.create_process_group(
         opts.store, opts.group_rank, opts.group_size, options, stack_provider=_main_thread_stack
     )
-    ranks = options.global_ranks_in_group or range(opts.group_size)
-    group._set_planner(planner(ranks, options.algorithm or None))
+    plans = Plans(ranks, opts.group_rank, options.algorithm or None)
+    group._set_planner(plans.order_of_additions)
+    group._set_pricer(plans.price)
     return group
 
 

@@ -1,6 +1,7 @@
 // c10d's collectives as operations of the engine.
 #include "distributed/process_group.h"
 #include "distributed/tensors.h"
+#include "simulation/hook.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/irange.h>
@@ -35,6 +36,26 @@ uint64_t hash_sizes(c10::ArrayRef<Buffer> buffers) {
   return hash;
 }
 
+uint64_t sum(c10::ArrayRef<Buffer> buffers) {
+  uint64_t bytes = 0;
+  for (const Buffer& buffer : buffers) {
+    bytes += buffer.bytes;
+  }
+  return bytes;
+}
+
+bool equal(c10::ArrayRef<Buffer> buffers) {
+  return std::all_of(
+      buffers.begin(), buffers.end(), [&](const Buffer& b) { return b.bytes == buffers[0].bytes; });
+}
+
+// The size of a collective as nccom-test counts it, by what this rank knows of it.
+int64_t whole_bytes(Op op, bool root, c10::ArrayRef<Buffer> in, c10::ArrayRef<Buffer> out, int ranks) {
+  const uint64_t own = std::max(sum(in), sum(out));
+  const bool one_of_many = (op == Op::kGather || op == Op::kScatter) && !root;
+  return static_cast<int64_t>(one_of_many ? own * static_cast<uint64_t>(ranks) : own);
+}
+
 template <typename T>
 const std::vector<T>& only_list(const char* op, const std::vector<std::vector<T>>& lists) {
   TORCH_CHECK_VALUE(lists.size() == 1, "neuron: ", op, " takes one list a rank, got ", lists.size());
@@ -55,17 +76,20 @@ ProcessGroupNeuron::Call ProcessGroupNeuron::begin(
     described_ = true;
     if (!pg_desc_.empty() && pg_desc_ != "undefined") {
       group_->describe_as(pg_desc_);
+      describe_group(number_, pg_desc_);
     }
   }
   Call call{};
   call.info.op = op;
   call.info.group = &group_->name();
+  call.info.ledger_group = number_;
   call.timeout = timeout_or_default(timeout);
   call.async = async;
   call.work = coalescing_ ? coalescing_ : c10::make_intrusive<NeuronWork>(rank_, type, title, *engine_, group_);
   if (onCompletionHook_) {
     call.work->set_on_end(onCompletionHook_);
   }
+  call.info.work = call.work->number();
   return call;
 }
 
@@ -139,6 +163,9 @@ void ProcessGroupNeuron::set_root(Call& call, int64_t root) {
 void ProcessGroupNeuron::submit(
     Call& call, c10::ArrayRef<Buffer> in, c10::ArrayRef<Buffer> out, c10::ArrayRef<uint64_t> expected_bytes,
     uint64_t segment_bytes) {
+  if (!admit(call, whole_bytes(call.info.op, rank_ == call.info.root, in, out, size_))) {
+    return;
+  }
   const uint64_t item = c10::elementSize(call.info.dtype);
   uint64_t piece = segment_bytes;
   if (call.staged && segment_bytes > 0) {
@@ -157,6 +184,10 @@ void ProcessGroupNeuron::submit(
     };
     auto op = std::make_unique<Collective>();
     op->info = call.info;
+    if (i > 0) { // the first piece stands for all of them in simulated time
+      op->info.first_piece = false;
+      op->info.cost_ns = 0;
+    }
     op->timeout = call.timeout;
     op->deadline = Clock::now() + call.timeout;
     for (const Buffer& b : in) {
@@ -239,7 +270,6 @@ void ProcessGroupNeuron::reduce_scatter_one(
   call.work->keep(result);
   call.info.dtype = result.scalar_type();
   std::vector<Buffer> in;
-  bool equal = true;
   int64_t numel = 0;
   for (const auto& each : inputs) {
     TORCH_CHECK_VALUE(
@@ -253,17 +283,15 @@ void ProcessGroupNeuron::reduce_scatter_one(
       in = parts(plain, size_);
     }
   }
-  for (const Buffer& b : in) {
-    equal = equal && b.bytes == in[0].bytes;
-  }
   TORCH_CHECK_VALUE(
       in[rank_].bytes == result.nbytes(), "neuron: reduce_scatter on rank ", rank_, " has an output of ",
       result.numel(), " elements and a segment of ", in[rank_].bytes / result.element_size());
   call.info.numel = numel;
   call.sizes_hash = hash_sizes(in);
   set_reduction(call, op, call.info.dtype, numel * static_cast<int64_t>(result.element_size()));
+  call.info.uneven = !equal(in);
   // Uneven segments cannot be cut into the same pieces, so they go whole.
-  submit(call, in, whole(result), {}, equal ? result.nbytes() : 0);
+  submit(call, in, whole(result), {}, call.info.uneven ? 0 : result.nbytes());
 }
 
 WorkPtr ProcessGroupNeuron::reduce_scatter(
@@ -329,7 +357,6 @@ void ProcessGroupNeuron::all_gather_one(
   call.info.dtype = data.scalar_type();
   std::vector<Buffer> out;
   std::vector<uint64_t> expected;
-  bool equal = true;
   int64_t numel = 0;
   for (const auto& each : outputs) {
     TORCH_CHECK_VALUE(
@@ -346,15 +373,15 @@ void ProcessGroupNeuron::all_gather_one(
   }
   for (const Buffer& b : out) {
     expected.push_back(b.bytes);
-    equal = equal && b.bytes == out[0].bytes;
   }
   TORCH_CHECK_VALUE(
       out[rank_].bytes == data.nbytes(), "neuron: all_gather on rank ", rank_, " has an input of ",
       data.numel(), " elements, but a place for ", out[rank_].bytes / data.element_size(),
       " in its output");
-  call.info.numel = equal ? data.numel() : numel; // what ranks that agree have in common
+  call.info.uneven = !equal(out);
+  call.info.numel = call.info.uneven ? numel : data.numel(); // what ranks that agree have in common
   call.sizes_hash = hash_sizes(out);
-  submit(call, whole(data), out, expected, equal ? data.nbytes() : 0);
+  submit(call, whole(data), out, expected, call.info.uneven ? 0 : data.nbytes());
 }
 
 WorkPtr ProcessGroupNeuron::allgather(
@@ -492,6 +519,7 @@ void ProcessGroupNeuron::all_to_all_one(
   for (const auto& each : inputs) {
     call.info.numel += each.numel();
   }
+  call.info.uneven = !equal(in) || !equal(out);
   submit(call, in, out, expected, 0);
 }
 
@@ -534,6 +562,7 @@ WorkPtr ProcessGroupNeuron::alltoall_base(
   for (const Buffer& b : out) {
     expected.push_back(b.bytes);
   }
+  call.info.uneven = !equal(in) || !equal(out);
   submit(call, in, out, expected, 0);
   return finish(call);
 }

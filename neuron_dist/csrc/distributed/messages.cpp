@@ -41,12 +41,15 @@ void ProcessGroupNeuron::monitoredBarrier(const c10d::BarrierOptions& opts, bool
 
 namespace {
 
-template <typename MessageT>
-std::unique_ptr<MessageT> make_message(
-    OpInfo& info, const at::Tensor& data, int tag, std::chrono::milliseconds timeout, NeuronWork& work) {
+void describe(OpInfo& info, const at::Tensor& data, int tag) {
   info.dtype = data.scalar_type();
   info.numel = data.numel();
   info.tag = tag;
+}
+
+template <typename MessageT>
+std::unique_ptr<MessageT> make_message(
+    const OpInfo& info, const at::Tensor& data, std::chrono::milliseconds timeout, NeuronWork& work) {
   auto op = std::make_unique<MessageT>();
   op->info = info;
   op->timeout = timeout;
@@ -64,9 +67,12 @@ WorkPtr ProcessGroupNeuron::send(Tensors& tensors, int dst, int tag) {
   Call call = begin(Op::kSend, OpType::SEND, "neuron:send", c10d::kUnsetTimeout, true);
   set_root(call, dst);
   const at::Tensor data = input(call, tensor);
-  auto op = make_message<Send>(call.info, data, tag, call.timeout, *call.work);
-  op->dst = dst;
-  engine_->enqueue(*group_, std::move(op), true);
+  describe(call.info, data, tag);
+  if (admit(call, static_cast<int64_t>(data.nbytes()))) {
+    auto op = make_message<Send>(call.info, data, call.timeout, *call.work);
+    op->dst = dst;
+    engine_->enqueue(*group_, std::move(op), true);
+  }
   return finish(call);
 }
 
@@ -79,9 +85,12 @@ WorkPtr ProcessGroupNeuron::receive(Tensors& tensors, int src, int tag) {
   }
   const at::Tensor data = output(call, tensor, false);
   call.work->keep(data);
-  auto op = make_message<Recv>(call.info, data, tag, call.timeout, *call.work);
-  op->src = src;
-  engine_->enqueue(*group_, std::move(op), true);
+  describe(call.info, data, tag);
+  if (admit(call, static_cast<int64_t>(data.nbytes()))) {
+    auto op = make_message<Recv>(call.info, data, call.timeout, *call.work);
+    op->src = src;
+    engine_->enqueue(*group_, std::move(op), true);
+  }
   return finish(call);
 }
 

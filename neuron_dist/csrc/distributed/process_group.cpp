@@ -1,11 +1,16 @@
 #include "distributed/process_group.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "device/heap.h"
+#include "device/streams.h"
 #include "distributed/rendezvous.h"
+#include "simulation/clock.h"
+#include "simulation/hook.h"
 
 namespace neuron {
 ProcessGroupNeuron::ProcessGroupNeuron(
@@ -30,6 +35,7 @@ ProcessGroupNeuron::ProcessGroupNeuron(
   group_ = rendezvous(store_, name, rank, global_ranks, options_->timeout, peers);
   rank_order_ = Plan::in_rank_order(size);
   engine_->add_group(group_);
+  number_ = announce_group(name, global_ranks);
   init();
 }
 
@@ -162,6 +168,105 @@ void ProcessGroupNeuron::shutdown() {
 void ProcessGroupNeuron::set_planner(Planner planner) {
   planner_ = std::move(planner);
   plans_.clear();
+}
+
+void ProcessGroupNeuron::set_pricer(Pricer pricer) {
+  pricer_ = std::move(pricer);
+  prices_.clear();
+}
+
+void ProcessGroupNeuron::set_watcher(Watcher watcher) {
+  watcher_ = std::move(watcher);
+  watched_.clear();
+}
+
+void ProcessGroupNeuron::start_time_estimate() {
+  TORCH_CHECK(!estimating_, "neuron: a time estimate inside a time estimate");
+  estimating_ = true;
+  estimate_ns_ = 0;
+}
+
+float ProcessGroupNeuron::end_time_estimate() {
+  TORCH_CHECK(estimating_, "neuron: end of a time estimate that was not started");
+  estimating_ = false;
+  return static_cast<float>(static_cast<double>(estimate_ns_) / 1e3);
+}
+
+const ProcessGroupNeuron::Price& ProcessGroupNeuron::price_of(Op op, int64_t bytes, int root) {
+  static const Price nothing;
+  if (op == Op::kSend && root == rank_) { // read and written in this rank's own memory
+    auto& price = prices_[{op, bytes, root}];
+    price.ns = SimulatedClock::get().rates().copy_ns(static_cast<uint64_t>(bytes));
+    return price;
+  }
+  if (!pricer_ || size_ == 1) {
+    return nothing;
+  }
+  const auto found = prices_.find({op, bytes, root});
+  if (C10_LIKELY(found != prices_.end())) {
+    return found->second;
+  }
+  return prices_[{op, bytes, root}] = pricer_(op, bytes, root);
+}
+
+namespace {
+
+// Sizes that vary from call to call, as of all_to_all with splits: rounded up to a sixteenth of their octave, so
+// that not every one has to be priced.
+int64_t rounded_up(int64_t bytes) {
+  const int width = std::bit_width(static_cast<uint64_t>(bytes));
+  const int dropped = width > 5 ? width - 5 : 0;
+  return (bytes + (int64_t{1} << dropped) - 1) >> dropped << dropped;
+}
+
+} // namespace
+
+bool ProcessGroupNeuron::admit(Call& call, int64_t bytes) {
+  OpInfo& info = call.info;
+  info.cpu = call.staged;
+  info.bytes = static_cast<uint64_t>(bytes);
+  info.first_piece = true;
+  if (watcher_) {
+    const bool empty = info.numel == 0 && info.op != Op::kBarrier;
+    const uint64_t key = static_cast<uint64_t>(info.op) | static_cast<uint64_t>(info.reduction) << 8 |
+        static_cast<uint64_t>(info.dtype) << 16 | uint64_t{info.cpu} << 24 | uint64_t{info.uneven} << 25 |
+        uint64_t{empty} << 26 | uint64_t{call.async} << 27;
+    if (C10_UNLIKELY(watched_.find(key) == watched_.end()) && watcher_(info, call.async, empty)) {
+      watched_.insert(key);
+    }
+  }
+  auto& clock = SimulatedClock::get();
+  if (!clock.enabled() && !estimating_) {
+    return true;
+  }
+  // All ranks take rank 0's account, but where each knows only its own sizes, they take the dearest.
+  const bool own_sizes = info.op == Op::kAllToAll || info.op == Op::kGather || info.op == Op::kScatter ||
+      info.op == Op::kSend;
+  if (info.op != Op::kRecv && (rank_ == 0 || own_sizes || estimating_)) {
+    const Price& price = price_of(info.op, info.uneven ? rounded_up(bytes) : bytes, std::max(info.root, 0));
+    info.cost_ns = price.ns;
+    info.algorithm = price.algorithm;
+  } else {
+    info.cost_ns = 0;
+  }
+  if (estimating_) {
+    estimate_ns_ += info.cost_ns;
+    return false;
+  }
+  const auto device = static_cast<c10::DeviceIndex>(options_->device_index);
+  const bool on_host = info.cpu || (info.op == Op::kBarrier && Heap::find(device) == nullptr);
+  if (on_host) {
+    info.stream = kHostStream;
+    info.ready_ns = clock.issue(nullptr);
+  } else {
+    const c10::Stream stream = current_stream(device);
+    info.stream = static_cast<int32_t>(stream.id());
+    info.ready_ns = clock.issue(&stream);
+  }
+  if (info.cpu || info.op == Op::kBarrier) {
+    call.work->set_holds_host();
+  }
+  return true;
 }
 
 std::shared_ptr<const Plan> ProcessGroupNeuron::plan_for(Op op, int64_t bytes, int root) {
