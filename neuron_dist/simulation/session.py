@@ -119,6 +119,15 @@ def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
 
 def _name_owners(optimizer: torch.optim.Optimizer) -> None:
     """Accounts parameters, gradients and optimizer state to themselves rather than to what allocated them."""
+    from torch._subclasses.fake_tensor import is_fake
+
+    def address(tensor: torch.Tensor) -> int:
+        """Where its storage begins if it has one on the device, else 0."""
+        local = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
+        if local.device.type != "neuron" or local.layout != torch.strided or is_fake(local):
+            return 0
+        return local.untyped_storage().data_ptr()
+
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     states = [t for p in parameters for t in optimizer.state.get(p, {}).values()]
     owned = (
@@ -127,13 +136,7 @@ def _name_owners(optimizer: torch.optim.Optimizer) -> None:
         ("optimizer state", states),
     )
     for name, tensors in owned:
-        _C._set_owner([_address(t) for t in tensors if isinstance(t, torch.Tensor)], name)
-
-
-def _address(tensor: torch.Tensor) -> int:
-    """Where its storage begins if it is on the device, else 0."""
-    local = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
-    return local.untyped_storage().data_ptr() if local.device.type == "neuron" else 0
+        _C._set_owner([address(t) for t in tensors if isinstance(t, torch.Tensor)], name)
 
 
 def _start_trace(folder: Path, name: str | None, run: str) -> None:
