@@ -69,7 +69,23 @@ def _create(opts: Any, pg_options: Any) -> Any:
     plans = Plans(ranks, opts.group_rank, options.algorithm or None)
     group._set_planner(plans.order_of_additions)
     group._set_pricer(plans.price)
+    _watch(group, tuple(ranks))
     return group
+
+
+def _watch(group: Any, ranks: tuple[int, ...]) -> None:
+    """Lets the fidelity profile see the group's calls, beginning with its creation."""
+    from neuron_dist.fidelity.hook import fidelity_hook
+
+    hook = fidelity_hook(dist.get_world_size() if dist.is_initialized() else len(ranks))
+    if hook is None:
+        return
+
+    def watcher(op: str, reduction: str, dtype: str, numel: int, flags: int) -> bool:
+        return hook(op, reduction, dtype, numel, flags, ranks)
+
+    hook("new_group", "", "", 0, 0, ranks)
+    group._set_watcher(watcher)
 
 
 def _bind_device(opts: Any) -> int:

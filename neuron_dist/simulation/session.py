@@ -194,11 +194,21 @@ def _remove_others(folder: Path, world_size: int) -> None:
 
 def _finish() -> None:
     if _state.trace is not None:
+        _trace_fidelity()
         _C._stop_trace()
         if not _state.joined and _state.trace.name.startswith("pid_"):
             from neuron_dist.simulation.trace import file_name
 
             _state.trace.rename(_state.trace.with_name(file_name(0)))
+
+
+def _trace_fidelity() -> None:
+    reporting = sys.modules.get("neuron_dist.fidelity.reporting")
+    if reporting is not None:
+        from neuron_dist.simulation.trace import Text
+
+        for count in reporting.counts():
+            _C._trace_text(Text.SITE, json.dumps(count.to_dict()))
 
 
 def _most_mib() -> int:

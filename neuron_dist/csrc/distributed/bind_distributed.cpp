@@ -107,17 +107,17 @@ void bind_distributed(py::module_& m) {
           "_set_watcher",
           [](ProcessGroupNeuron& self, py::function watcher) {
             const auto held = hold(std::move(watcher));
-            self.set_watcher([held](const OpInfo& info, bool async, bool empty) {
+            self.set_watcher([held](const char* op, const OpInfo& info, uint32_t flags) {
               py::gil_scoped_acquire gil;
+              const bool tensors = info.group != nullptr && info.op != Op::kBarrier;
               return (*held)(
-                         op_name(info.op), reduction_name(info.reduction), dtype_name(info.dtype), info.numel,
-                         info.root, info.cpu, info.uneven, empty, async)
+                         op, reduction_name(info.reduction), tensors ? dtype_name(info.dtype) : "", info.numel, flags)
                   .cast<bool>();
             });
           },
           py::arg("watcher"),
-          "watcher(op, reduction, dtype, numel, root, cpu, uneven, empty, async_op) -> bool, called before anything "
-          "of a call is enqueued; it may raise. True: not again for a call of the same op, reduction, dtype and flags.")
+          "watcher(op, reduction, dtype, numel, flags) -> bool, called before anything of a call is enqueued; it may "
+          "raise. True: not again for a call of the same op, reduction, dtype and flags.")
       .def("_start_time_estimate", &ProcessGroupNeuron::start_time_estimate)
       .def("_end_time_estimate", &ProcessGroupNeuron::end_time_estimate, "Simulated microseconds.")
       .def(

@@ -36,6 +36,12 @@ uint64_t hash_sizes(c10::ArrayRef<Buffer> buffers) {
   return hash;
 }
 
+// Equal but for the first dimension, which is divided by the ranks.
+bool correspond(const at::Tensor& whole, const at::Tensor& part, int ranks) {
+  return whole.dim() > 0 && whole.dim() == part.dim() && part.size(0) == whole.size(0) / ranks &&
+      whole.sizes().slice(1) == part.sizes().slice(1);
+}
+
 uint64_t sum(c10::ArrayRef<Buffer> buffers) {
   uint64_t bytes = 0;
   for (const Buffer& buffer : buffers) {
@@ -110,6 +116,10 @@ void ProcessGroupNeuron::check(Call& call, const at::Tensor& tensor) {
       cpu || tensor.is_privateuseone(), "neuron: ", op_name(call.info.op), " got a tensor on ", tensor.device(),
       "; expected device neuron or cpu");
   call.staged = call.staged || cpu;
+  if (tensor.numel() == 0) {
+    call.flags |= kEmpty;
+    call.flags |= tensor.dim() > 0 && tensor.size(0) == 0 ? kEmptyDim0 : 0U;
+  }
   TORCH_CHECK_VALUE(
       cpu || tensor.numel() == 0 || group_->is_shared(tensor.data_ptr()), "neuron: ", op_name(call.info.op),
       " got a tensor of another device than this rank's (", tensor.device(),
@@ -237,6 +247,7 @@ WorkPtr ProcessGroupNeuron::allreduce(Tensors& tensors, const c10d::AllreduceOpt
 WorkPtr ProcessGroupNeuron::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
   Call call = begin(
       Op::kAllReduce, OpType::ALLREDUCE_COALESCED, "neuron:all_reduce", opts.timeout, opts.asyncOp);
+  call.flags |= kCoalesced;
   for (const auto& tensor : tensors) {
     call.staged = false;
     all_reduce_one(call, tensor, opts.reduceOp);
@@ -301,30 +312,37 @@ WorkPtr ProcessGroupNeuron::reduce_scatter(
   check_count("reduce_scatter", "inputs", list.size(), size_);
   Call call = begin(
       Op::kReduceScatter, OpType::REDUCE_SCATTER, "neuron:reduce_scatter", opts.timeout, opts.asyncOp);
+  call.flags |= kTensorList;
   reduce_scatter_one(call, result, list, opts.reduceOp);
   return finish(call);
 }
 
 WorkPtr ProcessGroupNeuron::_reduce_scatter_base(
     at::Tensor& result, at::Tensor& data, const c10d::ReduceScatterOptions& opts) {
-  Tensors outputs{result};
-  Tensors inputs{data};
-  return reduce_scatter_tensor_coalesced(outputs, inputs, opts);
+  return reduce_scatter_tensors({&result, 1}, {&data, 1}, 0, opts);
 }
 
 WorkPtr ProcessGroupNeuron::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
+  return reduce_scatter_tensors(outputs, inputs, kCoalesced, opts);
+}
+
+WorkPtr ProcessGroupNeuron::reduce_scatter_tensors(
+    c10::ArrayRef<at::Tensor> outputs, c10::ArrayRef<at::Tensor> inputs, uint32_t flags,
+    const c10d::ReduceScatterOptions& opts) {
   TORCH_CHECK_VALUE(
       outputs.size() == inputs.size(), "neuron: reduce_scatter of ", inputs.size(), " inputs has ",
       outputs.size(), " outputs");
   Call call = begin(
       Op::kReduceScatter, OpType::_REDUCE_SCATTER_BASE, "neuron:reduce_scatter", opts.timeout, opts.asyncOp);
+  call.flags |= flags;
   for (const auto i : c10::irange(outputs.size())) {
     TORCH_CHECK_VALUE(
         inputs[i].numel() == outputs[i].numel() * size_,
         "neuron: input tensor must be the same size as output size times world size: input ",
         inputs[i].sizes(), ", output ", outputs[i].sizes(), ", world size ", size_);
     call.staged = false;
+    call.flags |= correspond(inputs[i], outputs[i], size_) ? 0U : kReshaped;
     reduce_scatter_one(call, outputs[i], inputs[i], opts.reduceOp);
   }
   return finish(call);
@@ -389,15 +407,14 @@ WorkPtr ProcessGroupNeuron::allgather(
   const Tensors& list = only_list("all_gather", outputs);
   check_count("all_gather", "outputs", list.size(), size_);
   Call call = begin(Op::kAllGather, OpType::ALLGATHER, "neuron:all_gather", opts.timeout, opts.asyncOp);
+  call.flags |= kTensorList;
   all_gather_one(call, list, only("all_gather", inputs));
   return finish(call);
 }
 
 WorkPtr ProcessGroupNeuron::_allgather_base(
     at::Tensor& result, at::Tensor& data, const c10d::AllgatherOptions& opts) {
-  Tensors outputs{result};
-  Tensors inputs{data};
-  return allgather_into_tensor_coalesced(outputs, inputs, opts);
+  return all_gather_tensors({&result, 1}, {&data, 1}, 0, opts);
 }
 
 WorkPtr ProcessGroupNeuron::allgather_coalesced(
@@ -405,6 +422,7 @@ WorkPtr ProcessGroupNeuron::allgather_coalesced(
   check_count("all_gather_coalesced", "lists of outputs", outputs.size(), size_);
   Call call = begin(
       Op::kAllGather, OpType::ALLGATHER_COALESCED, "neuron:all_gather", opts.timeout, opts.asyncOp);
+  call.flags |= kCoalesced | kTensorList;
   for (const auto i : c10::irange(inputs.size())) {
     Tensors list;
     for (const auto& from_rank : outputs) {
@@ -421,11 +439,18 @@ WorkPtr ProcessGroupNeuron::allgather_coalesced(
 
 WorkPtr ProcessGroupNeuron::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  return all_gather_tensors(outputs, inputs, kCoalesced, opts);
+}
+
+WorkPtr ProcessGroupNeuron::all_gather_tensors(
+    c10::ArrayRef<at::Tensor> outputs, c10::ArrayRef<at::Tensor> inputs, uint32_t flags,
+    const c10d::AllgatherOptions& opts) {
   TORCH_CHECK_VALUE(
       outputs.size() == inputs.size(), "neuron: all_gather of ", inputs.size(), " inputs has ",
       outputs.size(), " outputs");
   Call call = begin(
       Op::kAllGather, OpType::_ALLGATHER_BASE, "neuron:all_gather", opts.timeout, opts.asyncOp);
+  call.flags |= flags;
   for (const auto i : c10::irange(outputs.size())) {
     TORCH_CHECK_VALUE(
         outputs[i].numel() == inputs[i].numel() * size_,
@@ -525,6 +550,7 @@ void ProcessGroupNeuron::all_to_all_one(
 
 WorkPtr ProcessGroupNeuron::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
   Call call = begin(Op::kAllToAll, OpType::ALLTOALL, "neuron:all_to_all", opts.timeout, opts.asyncOp);
+  call.flags |= kTensorList;
   all_to_all_one(call, outputs, inputs);
   return finish(call);
 }
@@ -535,6 +561,10 @@ WorkPtr ProcessGroupNeuron::alltoall_base(
   c10d::checkSplitSizes(input_splits, data, size_);
   c10d::checkSplitSizes(output_splits, result, size_);
   Call call = begin(Op::kAllToAll, OpType::ALLTOALL_BASE, "neuron:all_to_all", opts.timeout, opts.asyncOp);
+  for (const auto* splits : {&input_splits, &output_splits}) {
+    const bool plain = std::all_of(splits->begin(), splits->end(), [](int64_t n) { return n == 1; });
+    call.flags |= plain ? 0U : kExplicitSplits;
+  }
   TORCH_CHECK_VALUE(
       data.scalar_type() == result.scalar_type(), "neuron: all_to_all has an input of ",
       dtype_name(data.scalar_type()), " and an output of ", dtype_name(result.scalar_type()));

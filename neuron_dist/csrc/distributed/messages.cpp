@@ -13,6 +13,7 @@ WorkPtr ProcessGroupNeuron::barrier(const c10d::BarrierOptions& opts) {
 }
 
 void ProcessGroupNeuron::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
+  watch("monitored_barrier");
   const uint64_t seq = group_->sequence();
   const auto timeout = timeout_or_default(opts.timeout);
   // As Gloo says it; a rank that has no time to wait does not enter, so nobody waits for it in vain.
@@ -21,7 +22,10 @@ void ProcessGroupNeuron::monitoredBarrier(const c10d::BarrierOptions& opts, bool
       timeout.count(), " ms");
   c10d::BarrierOptions barrier_opts = opts;
   barrier_opts.asyncOp = false;
+  // Watched as what it is, and not as a barrier again.
+  const Watcher watcher = std::exchange(watcher_, nullptr);
   auto work = barrier(barrier_opts);
+  watcher_ = watcher;
   try {
     work->wait();
   } catch (const c10::Error& e) {

@@ -66,12 +66,14 @@ std::chrono::milliseconds ProcessGroupNeuron::timeout_or_default(std::chrono::mi
 }
 
 uint64_t ProcessGroupNeuron::getSequenceNumberForGroup() {
+  watch("get_sequence_number");
   return group_->sequence();
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupNeuron::split(
     const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
     const c10::intrusive_ptr<c10d::Backend::Options>& options) {
+  watch("split_group");
   // torch gives all parts of a split the same store, and asks once for each device type of the group.
   std::string prefix = "split" + std::to_string(splits_++);
   const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
@@ -145,6 +147,7 @@ void ProcessGroupNeuron::registerOnCompletionHook(
     std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
   TORCH_CHECK(
       group_->sequence() == 0, "neuron: register the completion hook before the group's first collective");
+  watch("register_on_completion_hook");
   onCompletionHook_ = std::move(hook);
 }
 
@@ -182,6 +185,7 @@ void ProcessGroupNeuron::set_watcher(Watcher watcher) {
 
 void ProcessGroupNeuron::start_time_estimate() {
   TORCH_CHECK(!estimating_, "neuron: a time estimate inside a time estimate");
+  watch("time_estimator");
   estimating_ = true;
   estimate_ns_ = 0;
 }
@@ -221,19 +225,42 @@ int64_t rounded_up(int64_t bytes) {
 
 } // namespace
 
+void ProcessGroupNeuron::watch(const char* op, const OpInfo& info, uint32_t flags) {
+  if (!watcher_) {
+    return;
+  }
+  // The op by its name's address: names are literals.
+  const WatchKey key{op, info.reduction, info.dtype, flags};
+  if (C10_LIKELY(watched_.find(key) != watched_.end())) {
+    return;
+  }
+  try {
+    if (watcher_(op, info, flags)) {
+      watched_.insert(key);
+    }
+  } catch (...) {
+    // Peers whose own call looked different may not have been stopped; they shall not wait for this one.
+    if ((flags & (kCpu | kUneven | kEmpty | kEmptyDim0)) != 0) {
+      engine_->fail(
+          *group_,
+          {Failure::kInvalid,
+           "neuron: rank " + std::to_string(group_->global_rank(rank_)) + " was kept from calling " + info.describe() +
+               " in group '" + group_->name() + "' by its fidelity profile; its own error says why"},
+          true);
+    }
+    throw;
+  }
+}
+
 bool ProcessGroupNeuron::admit(Call& call, int64_t bytes) {
   OpInfo& info = call.info;
   info.cpu = call.staged;
   info.bytes = static_cast<uint64_t>(bytes);
   info.first_piece = true;
   if (watcher_) {
-    const bool empty = info.numel == 0 && info.op != Op::kBarrier;
-    const uint64_t key = static_cast<uint64_t>(info.op) | static_cast<uint64_t>(info.reduction) << 8 |
-        static_cast<uint64_t>(info.dtype) << 16 | uint64_t{info.cpu} << 24 | uint64_t{info.uneven} << 25 |
-        uint64_t{empty} << 26 | uint64_t{call.async} << 27;
-    if (C10_UNLIKELY(watched_.find(key) == watched_.end()) && watcher_(info, call.async, empty)) {
-      watched_.insert(key);
-    }
+    watch(
+        op_name(info.op), info,
+        call.flags | (info.cpu ? kCpu : 0U) | (info.uneven ? kUneven : 0U) | (coalescing_ ? kManaged : 0U));
   }
   auto& clock = SimulatedClock::get();
   if (!clock.enabled() && !estimating_) {

@@ -41,9 +41,21 @@ class ProcessGroupNeuron : public c10d::Backend {
   };
   using Pricer = std::function<Price(Op, int64_t bytes, int root)>;
 
-  // Sees a call before anything is enqueued, and may throw. True: it need not see such a call again, that is one
-  // of the same op, reduction, dtype and flags.
-  using Watcher = std::function<bool(const OpInfo&, bool async, bool empty)>;
+  // What is not plain about a call; neuron_dist/fidelity/call.py says when each is set.
+  enum CallFlags : uint32_t {
+    kCpu = 1 << 0,
+    kUneven = 1 << 1,
+    kCoalesced = 1 << 3,
+    kManaged = 1 << 4,
+    kExplicitSplits = 1 << 5,
+    kTensorList = 1 << 6,
+    kEmpty = 1 << 7,
+    kEmptyDim0 = 1 << 8,
+    kReshaped = 1 << 9,
+  };
+  // Sees a call before anything of it is enqueued, and may throw. True: it need not see such a call again, that is
+  // one of the same op, reduction, dtype and flags.
+  using Watcher = std::function<bool(const char* op, const OpInfo&, uint32_t flags)>;
 
   // Collective over the group's ranks: returns when all are connected. `options->global_ranks_in_group` may
   // be empty, which means 0..size-1.
@@ -155,6 +167,7 @@ class ProcessGroupNeuron : public c10d::Backend {
     // kept here until they are handed to the operation
     bool staged = false;
     uint64_t sizes_hash = 0;
+    uint32_t flags = 0; // CallFlags
   };
   Call begin(
       Op op, c10d::OpType type, const char* title, std::chrono::milliseconds timeout, bool async);
@@ -172,6 +185,12 @@ class ProcessGroupNeuron : public c10d::Backend {
   void all_gather_one(Call& call, c10::ArrayRef<at::Tensor> outputs, const at::Tensor& input);
   void reduce_scatter_one(
       Call& call, const at::Tensor& output, c10::ArrayRef<at::Tensor> inputs, const c10d::ReduceOp& op);
+  c10::intrusive_ptr<c10d::Work> reduce_scatter_tensors(
+      c10::ArrayRef<at::Tensor> outputs, c10::ArrayRef<at::Tensor> inputs, uint32_t flags,
+      const c10d::ReduceScatterOptions& opts);
+  c10::intrusive_ptr<c10d::Work> all_gather_tensors(
+      c10::ArrayRef<at::Tensor> outputs, c10::ArrayRef<at::Tensor> inputs, uint32_t flags,
+      const c10d::AllgatherOptions& opts);
   void all_to_all_one(
       Call& call, c10::ArrayRef<at::Tensor> outputs, c10::ArrayRef<at::Tensor> inputs);
   c10::intrusive_ptr<c10d::Work> receive(std::vector<at::Tensor>& tensors, int src, int tag);
@@ -179,6 +198,7 @@ class ProcessGroupNeuron : public c10d::Backend {
   const Price& price_of(Op op, int64_t bytes, int root);
   // Whether the call is to run: it has been watched, and has its place in simulated time.
   bool admit(Call& call, int64_t bytes);
+  void watch(const char* op, const OpInfo& info = {}, uint32_t flags = 0);
   std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds timeout) const;
   at::Tensor sparse_sum(const at::Tensor& tensor, const c10d::AllreduceOptions& options); // sparse.cpp
 
@@ -190,7 +210,8 @@ class ProcessGroupNeuron : public c10d::Backend {
   Planner planner_;
   Pricer pricer_;
   Watcher watcher_;
-  std::set<uint64_t> watched_; // calls that the watcher need not see again
+  using WatchKey = std::tuple<const char*, Reduction, c10::ScalarType, uint32_t>;
+  std::set<WatchKey> watched_; // calls that the watcher need not see again
   std::map<std::tuple<Op, int64_t, int>, std::shared_ptr<const Plan>> plans_; // by op, size class, root
   std::map<std::tuple<Op, int64_t, int>, Price> prices_; // by op, bytes, root
   std::shared_ptr<const Plan> rank_order_;
