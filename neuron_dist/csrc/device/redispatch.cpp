@@ -230,7 +230,7 @@ class Call {
     }
     const auto* impl = t.unsafeGetTensorImpl();
     const auto bytes = static_cast<uint64_t>(impl->numel()) * impl->itemsize();
-    return std::min<uint64_t>(bytes, t.storage().nbytes());
+    return std::min<uint64_t>(bytes, impl->unsafe_storage().unsafeGetStorageImpl()->nbytes());
   }
 
   // Simulated time: every input is read from HBM and every output written to it, once.
