@@ -7,7 +7,8 @@
 
 namespace neuron {
 
-// The CPU tensor that stands in for `tensor`. Throws NotImplementedError on a layout that the device lacks.
+// The CPU tensor that stands in for `tensor`: strided, sparse (COO or compressed), quantized or nested.
+// Throws NotImplementedError on other layouts.
 at::Tensor cpu_alias_of(const at::Tensor& tensor);
 
 // The neuron tensor for a CPU tensor that a kernel made; see adopt().

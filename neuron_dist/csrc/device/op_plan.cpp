@@ -121,7 +121,10 @@ OpPlan::OpPlan(const c10::OperatorHandle& op) {
   takes_cpu = contains(kTakesCpu, name);
 }
 
-bool runs_whole(const c10::OperatorName& name) {
+bool runs_whole(const c10::OperatorName& name, c10::DispatchKey cpu) {
+  if (cpu != c10::DispatchKey::CPU) {
+    return cpu == c10::DispatchKey::QuantizedCPU && name.name == "aten::copy_"sv;
+  }
   return starts_with(name.name, "aten::_foreach_") || contains(kRunsWhole, name.name);
 }
 

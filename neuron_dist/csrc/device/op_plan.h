@@ -34,7 +34,8 @@ struct OpPlan {
 };
 
 // Operators without a CPU kernel of their own that are best run on the CPU as a whole, since their composite
-// form asks the device for kernels that only GPUs have, or would dispatch once a tensor.
-bool runs_whole(const c10::OperatorName& name);
+// form asks the device for kernels that only GPUs have, or would dispatch once a tensor. `cpu` is the key that
+// they run with: strided tensors' or that of another kind.
+bool runs_whole(const c10::OperatorName& name, c10::DispatchKey cpu);
 
 } // namespace neuron

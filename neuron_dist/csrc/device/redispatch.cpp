@@ -29,6 +29,10 @@ using c10::DispatchKeySet;
 using c10::IValue;
 using torch::jit::Stack;
 
+// Kinds of tensors that have kernels of their own.
+constexpr DispatchKeySet kSpecial{
+    DispatchKey::Quantized, DispatchKey::Sparse, DispatchKey::SparseCsr, DispatchKey::NestedTensor};
+
 bool on_neuron(const Tensor& t) {
   return t.device().type() == kNeuron;
 }
@@ -46,8 +50,8 @@ class Call {
   Call(const c10::OperatorHandle& op, const OpPlan& plan, DispatchKeySet keys, Stack& stack)
       : op_(op), plan_(plan), stack_(stack), first_(stack.size() - plan.arguments) {
     run_backward_in_this_thread();
-    if (C10_UNLIKELY(keys.has(DispatchKey::SparsePrivateUse1))) {
-      cpu_keys_ = DispatchKeySet{DispatchKey::CPU, DispatchKey::SparseCPU};
+    if (C10_UNLIKELY(keys.has_any(kSpecial))) {
+      cpu_keys_ = cpu_keys_ | (keys & kSpecial);
     }
   }
 
@@ -358,12 +362,19 @@ class Call {
   bool host_waits_ = false;
 };
 
-[[noreturn]] void throw_no_kernel(const c10::OperatorHandle& op, bool sparse) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      false, "neuron: no ", sparse ? "sparse " : "", "CPU kernel for ", op.operator_name(),
-      ", so it cannot run on device neuron. Move its tensors with .cpu(), or register a kernel with "
-      "torch.library.impl(\"", op.operator_name(), "\", \"PrivateUse1\").");
-}
+// The keys of one kind of tensor on both devices.
+struct TensorKind {
+  DispatchKey cpu;
+  DispatchKey neuron;
+  const char* name; // in messages
+};
+
+constexpr TensorKind kKinds[] = {
+    {DispatchKey::NestedTensorCPU, DispatchKey::NestedTensorPrivateUse1, "nested "},
+    {DispatchKey::SparseCsrCPU, DispatchKey::SparseCsrPrivateUse1, "sparse compressed "},
+    {DispatchKey::SparseCPU, DispatchKey::SparsePrivateUse1, "sparse "},
+    {DispatchKey::QuantizedCPU, DispatchKey::QuantizedPrivateUse1, "quantized "},
+    {DispatchKey::CPU, DispatchKey::PrivateUse1, ""}};
 
 // One operator's kernel. The plan is made at its first call.
 struct Redispatch final : c10::OperatorKernel {
@@ -380,13 +391,16 @@ struct Redispatch final : c10::OperatorKernel {
 // Operators that were not there when we registered: kernels of other libraries, found when called.
 struct Fallback final : c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        !keys.has(DispatchKey::SparseCsrPrivateUse1), "neuron: ", op.operator_name(),
-        ": device neuron has no sparse compressed tensors: keep them on the CPU, or use a strided or "
-        "sparse COO tensor");
-    const bool sparse = keys.has(DispatchKey::SparsePrivateUse1);
-    if (!op.hasComputedKernelForDispatchKey(sparse ? DispatchKey::SparseCPU : DispatchKey::CPU)) {
-      throw_no_kernel(op, sparse);
+    for (const TensorKind& kind : kKinds) { // the first that the call has is the one that dispatches
+      if (keys.has(kind.neuron)) {
+        TORCH_CHECK_NOT_IMPLEMENTED(
+            op.hasComputedKernelForDispatchKey(kind.cpu), "neuron: no ", kind.name,
+            "CPU kernel for ", op.operator_name(),
+            ", so it cannot run on device neuron. Move its tensors with .cpu(), or register a kernel "
+            "with torch.library.impl(\"",
+            op.operator_name(), "\", \"", kind.neuron, "\").");
+        break;
+      }
     }
     const OpPlan plan(op);
     Call(op, plan, keys, *stack).run();
@@ -407,24 +421,21 @@ void register_redispatch() {
     if (!op.has_value()) {
       continue;
     }
-    const std::pair<DispatchKey, DispatchKey> pairs[] = {
-        {DispatchKey::CPU, DispatchKey::PrivateUse1},
-        {DispatchKey::SparseCPU, DispatchKey::SparsePrivateUse1}};
-    for (const auto& [cpu, neuron] : pairs) {
-      const bool whole = cpu == DispatchKey::CPU && runs_whole(name);
-      if (!op->hasKernelForDispatchKey(neuron) && (op->hasKernelForDispatchKey(cpu) || whole)) {
+    for (const TensorKind& kind : kKinds) {
+      const bool whole = runs_whole(name, kind.cpu);
+      if (!op->hasKernelForDispatchKey(kind.neuron) &&
+          (op->hasKernelForDispatchKey(kind.cpu) || whole)) {
         handles->push_back(dispatcher.registerImpl(
-            name, neuron,
+            name, kind.neuron,
             c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Redispatch>()),
             std::nullopt, nullptr, "neuron"));
       }
     }
   }
-  for (const auto key :
-       {DispatchKey::PrivateUse1, DispatchKey::SparsePrivateUse1,
-        DispatchKey::SparseCsrPrivateUse1}) {
+  for (const TensorKind& kind : kKinds) {
     handles->push_back(dispatcher.registerFallback(
-        key, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Fallback>()), "neuron"));
+        kind.neuron, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Fallback>()),
+        "neuron"));
   }
 }
 
