@@ -30,6 +30,7 @@ from neuron_dist.testing.op_checks import LAYOUTS, VARIANTS, all_ops  # noqa: E4
 from neuron_dist.testing.op_docs import REASONS, render  # noqa: E402
 from neuron_dist.testing.op_workers import Case, Record, cause_of, run_cases  # noqa: E402
 
+SUPPORTS = {layout: f"supports_{layout}" for layout in LAYOUTS} | {"sparse_coo": "supports_sparse"}
 DOCS = HERE.parent / "docs" / "coverage.md"
 
 
@@ -48,7 +49,7 @@ def choose(args: argparse.Namespace) -> list[Case]:
             continue
         for dtype in sorted(str(d).removeprefix("torch.") for d in op.supported_dtypes("cpu")):
             for layout in args.layouts:
-                if layout == "strided" or getattr(op, f"supports_{layout}", False):
+                if layout == "strided" or getattr(op, SUPPORTS[layout], False):
                     chosen.append(Case(op.formatted_name, dtype, layout))
     if args.dtypes:
         known = {case.dtype for case in chosen}

@@ -41,6 +41,14 @@ constexpr std::array kRunsWhole{
     "aten::split_with_sizes_copy"sv,
     "aten::embedding"sv,
     "aten::mode"sv,
+    "aten::addr_"sv, // tells by the address whether it is in place
+    "aten::conj_physical_"sv,
+};
+
+// Kernels that ask whether their arguments require a gradient, and then leave more behind for backward.
+constexpr std::array kAsksForGrad{
+    "aten::_sparse_mm_reduce_impl"sv,
+    "aten::convolution"sv,
 };
 
 // Operators that overwrite the tensor that they are called on without reading it.
@@ -119,6 +127,7 @@ OpPlan::OpPlan(const c10::OperatorHandle& op) {
   }
   draws = generator < 0 && op.hasTag(at::Tag::nondeterministic_seeded);
   takes_cpu = contains(kTakesCpu, name);
+  asks_for_grad = contains(kAsksForGrad, name);
 }
 
 bool runs_whole(const c10::OperatorName& name, c10::DispatchKey cpu) {

@@ -150,6 +150,11 @@ class Call {
       }
     }
     Tensor alias = cpu_alias_of(original);
+    if (C10_UNLIKELY(plan_.asks_for_grad) && original.requires_grad()) {
+      auto meta = c10::impl::GetAutogradMetaFactory()->make();
+      meta->set_requires_grad(true, alias.unsafeGetTensorImpl());
+      alias.unsafeGetTensorImpl()->set_autograd_meta(std::move(meta));
+    }
     substitutes_.push_back({i, std::move(original), alias, mutated});
     return alias;
   }

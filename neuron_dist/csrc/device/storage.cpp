@@ -192,6 +192,12 @@ void sync_from_alias(TensorImpl& tensor, const TensorImpl& alias) {
           tensor.storage_offset() != alias.storage_offset())) {
     tensor.set_sizes_and_strides(alias.sizes(), alias.strides(), alias.storage_offset());
   }
+  if (C10_UNLIKELY((tensor.key_set() & kSharedBits) != (alias.key_set() & kSharedBits))) {
+    if (c10::isComplexType(c10::typeMetaToScalarType(tensor.dtype()))) {
+      tensor._set_conj(alias.is_conj());
+    }
+    tensor._set_neg(alias.is_neg());
+  }
 }
 
 void resize_storage(StorageImpl& storage, size_t bytes) {
