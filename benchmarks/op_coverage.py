@@ -10,13 +10,11 @@ With ``--json FILE`` results are also appended to FILE.jsonl as they come, and `
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import re
 import sys
 import time
-from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +22,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 HERE = Path(__file__).resolve().parent
 sys.path[:] = [p for p in sys.path if Path(p).resolve() != HERE]  # benchmarks/collectives.py hides the package
 
-import torch  # noqa: E402
-
 from neuron_dist.testing.op_checks import LAYOUTS, VARIANTS, all_ops  # noqa: E402
-from neuron_dist.testing.op_docs import REASONS, render  # noqa: E402
-from neuron_dist.testing.op_workers import Case, Record, cause_of, run_cases  # noqa: E402
+from neuron_dist.testing.op_docs import render, summary  # noqa: E402
+from neuron_dist.testing.op_workers import Case, Record, run_cases, stable_hash  # noqa: E402
 
 SUPPORTS = {layout: f"supports_{layout}" for layout in LAYOUTS} | {"sparse_coo": "supports_sparse"}
 DOCS = HERE.parent / "docs" / "coverage.md"
-
-
-def stable_hash(case: Case) -> int:
-    """0 to 99, the same on every machine."""
-    text = f"{case.op} {case.dtype} {case.layout}".encode()
-    return int.from_bytes(hashlib.sha256(text).digest()[:4], "big") % 100
 
 
 def choose(args: argparse.Namespace) -> list[Case]:
@@ -124,58 +114,22 @@ def run(args: argparse.Namespace, cases: list[Case]) -> list[Record]:
     return sorted(records, key=lambda r: (r.op, r.dtype, r.layout))
 
 
-def groups(records: list[Record]) -> list[dict[str, Any]]:
-    """Failures by cause, the most frequent first."""
-    counts: Counter[str] = Counter()
-    cases: defaultdict[str, list[str]] = defaultdict(list)
-    for record in records:
-        for failure in record.failures:
-            cause = cause_of(failure["reason"])
-            counts[cause] += 1
-            name = f"{record.op} {record.dtype} {failure['variant']}"
-            if name not in cases[cause]:
-                cases[cause].append(name)
-    return [{"cause": c, "failures": n, "in": cases[c]} for c, n in counts.most_common()]
-
-
-def summary(records: list[Record], seconds: float) -> dict[str, Any]:
-    """Counts of all and by variant, the failures by cause."""
-    by_variant = {}
-    for variant in VARIANTS:
-        passed = sum(r.passed[variant] for r in records)
-        failed = sum(r.failed[variant] for r in records)
-        raised = sum(r.raised[variant] for r in records)
-        if passed or failed:
-            by_variant[variant] = {"passed": passed, "failed": failed, "of which both raise": raised}
-    passed = sum(v["passed"] for v in by_variant.values())
-    failed = sum(v["failed"] for v in by_variant.values())
-    return {
-        "torch": torch.__version__,
-        "operators": len({r.op for r in records}),
-        "cases": len(records),
-        "cases without failure": sum(not r.failed.total() for r in records),
-        "checks": passed + failed,
-        "passed": passed,
-        "failed": failed,
-        "percent": round(100 * passed / (passed + failed), 3) if passed + failed else None,
-        "seconds": round(seconds, 1),
-        "variants": by_variant,
-        "groups": groups(records),
-        "known": {k: v for k, v in REASONS.items() if any(r.op == k and r.failed for r in records)},
-    }
-
-
 def show(result: dict[str, Any], most: int) -> None:
     """The table and the groups, on standard output."""
-    print(f"{'variant':10} {'checks':>9} {'passed':>9} {'failed':>8} {'both raise':>11} {'%':>8}")
-    for name, v in result["variants"].items():
+    print(f"{'':12} {'checks':>9} {'passed':>9} {'failed':>7} {'CPU raises':>10} {'% passed':>9}")
+    rows = {**result["variants"], **result["layouts"], "all": result}
+    for name, v in rows.items():
         n = v["passed"] + v["failed"]
-        print(f"{name:10} {n:9} {v['passed']:9} {v['failed']:8} {v['of which both raise']:11} {100 * v['passed'] / n:8.3f}")
-    print(f"{'all':10} {result['checks']:9} {result['passed']:9} {result['failed']:8} {'':11} {result['percent'] or 0:8.3f}")
-    print(f"{result['cases']} op x dtype of {result['operators']} operators, {result['cases without failure']} without failure")
+        share = 100 * v["passed"] / n if n else 0.0
+        print(f"{name:12} {n:9} {v['passed']:9} {v['failed']:7} {v['raised']:10} {share:9.3f}")
+    print(
+        f"{result['cases']} combinations of {result['operators']} operators with dtypes and layouts, "
+        f"{result['cases_without_failure']} without failure"
+    )
     for group in result["groups"][:most]:
         print(f"\n{group['failures']:6} x {group['cause']}")
-        print(f"         {', '.join(group['in'][:4])}{', ...' if len(group['in']) > 4 else ''} ({len(group['in'])})")
+        more = ", ..." if len(group["in"]) > 4 else ""
+        print(f"         {', '.join(group['in'][:4])}{more} ({len(group['in'])})")
 
 
 def main() -> None:
@@ -187,7 +141,7 @@ def main() -> None:
     if args.json is not None:
         args.json.write_text(json.dumps(result, indent=1) + "\n")
     if args.docs:
-        DOCS.write_text(render(result, records))
+        DOCS.write_text(render(result))
 
 
 if __name__ == "__main__":

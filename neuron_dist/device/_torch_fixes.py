@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+
+from neuron_dist.device import _flex_attention
 
 __all__ = ["apply"]
 
@@ -11,6 +15,8 @@ def apply() -> None:
     """Applies all of them. Called once, when the device is registered."""
     _dlpack_device()
     _linear_cross_entropy()
+    _refuse_to_share()
+    _flex_attention.install()
 
 
 def _dlpack_device() -> None:
@@ -47,3 +53,30 @@ def _linear_cross_entropy() -> None:
     options.LinearCrossEntropyOptions._resolve_auto_acc_dtype = staticmethod(  # type: ignore[method-assign]
         _resolve_auto_acc_dtype
     )
+
+
+def _refuse_to_share() -> None:
+    # torch.multiprocessing would try to share the memory as if it were the CPU's, and say "_share_fd_: only available
+    # on CPU". On hardware, too, a process's device memory is its own.
+    from torch.multiprocessing import reductions
+
+    def refuse(device: torch.device) -> None:
+        raise RuntimeError(
+            f"A tensor on {device} cannot be sent to another process: the memory of a neuron device belongs to the "
+            "process that uses it. Send tensor.cpu(), and call .to('neuron') on what arrives; between ranks, use "
+            "torch.distributed."
+        )
+
+    def reduce_tensor(tensor: torch.Tensor) -> Any:
+        if tensor.device.type == "neuron":
+            refuse(tensor.device)
+        return reductions.reduce_tensor(tensor)
+
+    def reduce_storage(storage: torch.UntypedStorage) -> Any:
+        if storage.device.type == "neuron":
+            refuse(storage.device)
+        return reductions.reduce_storage(storage)
+
+    for kind in (torch.Tensor, torch.nn.Parameter, *torch._tensor_classes):
+        reductions.reduction.register(kind, reduce_tensor)
+    reductions.reduction.register(torch.UntypedStorage, reduce_storage)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -19,10 +20,21 @@ from torch.utils._pytree import tree_map
 
 from neuron_dist.testing.op_mirror import Mirror, difference, tensors_in
 
-__all__ = ["VARIANTS", "Check", "all_ops", "cases", "check", "samples", "variants_of"]
+__all__ = ["LAYOUTS", "MEANING", "VARIANTS", "Check", "all_ops", "cases", "check", "errors", "samples", "variants_of"]
 
-VARIANTS = ("forward", "backward", "gradgrad", "jvp", "out", "inplace", "strided", "conj", "errors")
-"""``strided``: forward and backward of non-contiguous inputs; ``conj``: of inputs with the conj bit."""
+MEANING = {
+    "forward": "the operator",
+    "backward": "gradients of its inputs",
+    "gradgrad": "gradients of those",
+    "jvp": "forward mode: the outputs' tangents",
+    "out": "`out=`: a tensor that fits, one that is not contiguous, an empty one",
+    "inplace": "the in-place form, and its gradients",
+    "noncontiguous": "forward and backward of inputs that are not contiguous",
+    "conj": "forward and backward of complex inputs with the conj bit",
+    "errors": "inputs that the database says must raise",
+}
+VARIANTS = tuple(MEANING)
+"""The ways to use an operator."""
 
 # Results are not determined by the arguments: memory as it was found. lstsq gives LAPACK's gelsy uninitialised
 # pivots, which it takes as a request to begin with those columns.
@@ -116,7 +128,7 @@ def variants_of(op: Any, dtype: torch.dtype) -> list[str]:
         "out": op.supports_out,
         "inplace": (op.get_inplace() if hasattr(op, "get_inplace") else op.inplace_variant)
         is not None,
-        "strided": True,
+        "noncontiguous": True,
         "conj": dtype.is_complex,
     }
     return [v for v in VARIANTS if has.get(v, False)]
@@ -223,7 +235,7 @@ RUNS: dict[str, Callable[[Any, Any], Any]] = {
     "jvp": _jvp,
     "out": _out,
     "inplace": _inplace,
-    "strided": _forward_backward,
+    "noncontiguous": _forward_backward,
     "conj": _forward_backward,
     "errors": _forward,
 }
@@ -236,7 +248,7 @@ def _conj(t: Tensor) -> Tensor:
 
 
 def _arguments(sample: Any, variant: str) -> Any:
-    if variant == "strided":
+    if variant == "noncontiguous":
         sample = sample.noncontiguous()
     args = (sample.input, sample.args, dict(sample.kwargs))
     if variant == "conj":
@@ -260,7 +272,10 @@ def _run(op: Any, variant: str, args: Any, device: str, seed: int = 1) -> tuple[
     else:
         args = (Mirror(device)(args[0]), args[1], args[2])
     torch.manual_seed(seed)
-    return RUNS[variant](op, args), args
+    # Operators that make tensors of numbers only, and linspace of tensors, go by the default device.
+    makes = not tensors_in(args) or op.name in ("linspace", "logspace")
+    with torch.device(device) if makes else nullcontext():
+        return RUNS[variant](op, args), args
 
 
 def _determined(op: Any, variant: str, args: Any, first: tuple[Any, Any]) -> bool:

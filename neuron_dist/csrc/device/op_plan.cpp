@@ -86,6 +86,9 @@ OpPlan::OpPlan(const c10::OperatorHandle& op) {
   for (size_t i = 0; i < arguments; ++i) {
     const auto* alias = args[i].alias_info();
     mutated[i] = alias != nullptr && alias->isWrite();
+    if (args[i].name() == "scalars" && args[i].type()->kind() == c10::TypeKind::TensorType) {
+      cpu_argument = static_cast<int>(i); // of the fused foreach operators
+    }
     const auto type = args[i].real_type();
     const auto inner = type->kind() == c10::TypeKind::OptionalType
         ? type->castRaw<c10::OptionalType>()->getElementType()

@@ -22,6 +22,7 @@ struct OpPlan {
   int generator = -1; // index of the Generator? argument
   bool draws = false; // random, with no generator argument
   bool takes_cpu = false; // CPU tensors are welcome beside neuron tensors
+  int cpu_argument = -1; // index of the one argument that is a tensor on the CPU, as with CUDA
   bool asks_for_grad = false; // the kernel looks at requires_grad of its arguments
 
   // What it costs in simulated time.

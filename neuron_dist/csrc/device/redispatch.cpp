@@ -129,9 +129,14 @@ class Call {
         aliases.push_back(std::move(t));
       }
       value = std::move(aliases);
-    } else if (value.isDevice() && value.toDevice().type() == kNeuron) {
-      device_ = checked_device(value.toDevice().index());
-      value = c10::Device(c10::DeviceType::CPU);
+    } else if (value.isDevice()) {
+      const c10::Device asked = value.toDevice();
+      if (asked.type() == kNeuron) {
+        device_ = checked_device(asked.index());
+        value = c10::Device(c10::DeviceType::CPU);
+      } else {
+        leaves_ = true; // a copy to the CPU, of a kind of tensor that has its own operators for that
+      }
     }
   }
 
@@ -161,7 +166,8 @@ class Call {
 
   // CPU scalars mix with device tensors as they do with CUDA; anything else does not.
   void note_foreign(size_t i, const Tensor& t) {
-    if (t.device().is_cpu() && t.dim() == 0 && !plan_.mutated[i]) {
+    if (t.device().is_cpu() && !plan_.mutated[i] &&
+        (t.dim() == 0 || static_cast<int>(i) == plan_.cpu_argument)) {
       return;
     }
     mixed_ = true;
@@ -179,7 +185,10 @@ class Call {
   }
 
   void run_kernel() {
-    AllocateOnDevice allocate(device_.index());
+    std::optional<AllocateOnDevice> allocate;
+    if (C10_LIKELY(!leaves_)) {
+      allocate.emplace(device_.index());
+    }
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     op_.redispatchBoxed(cpu_keys_, &stack_);
   }
@@ -348,7 +357,7 @@ class Call {
         return s.original;
       }
     }
-    if (!t.device().is_cpu() || mutated_argument >= 0) {
+    if (!t.device().is_cpu() || mutated_argument >= 0 || leaves_) {
       return t; // an argument that was not on the device: copies to the CPU
     }
     return adopt_tensor(t, device_);
@@ -363,6 +372,7 @@ class Call {
   c10::Device device_{kNeuron, -1};
   c10::Device other_{kNeuron, -1};
   bool mixed_ = false;
+  bool leaves_ = false; // results go to the device that an argument names
   Flops flops_;
   bool host_waits_ = false;
 };
