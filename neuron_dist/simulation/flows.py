@@ -47,8 +47,8 @@ class Demand:
         object.__setattr__(self, "mask", mask)
 
 
-def share(demands: Sequence[Demand]) -> tuple[np.ndarray, np.ndarray]:
-    """The speed of each transfer, in (0, 1], and the link that keeps it from more (-1 at full speed)."""
+def share(demands: Sequence[Demand]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The speed of each transfer, in (0, 1], and its links without room that keep it from more (none at full speed)."""
     links = np.unique(np.concatenate([d.links for d in demands])) if demands else np.zeros(0, np.int64)
     need = np.zeros((len(demands), len(links)))
     for row, demand in zip(need, demands, strict=True):
@@ -78,9 +78,8 @@ def share(demands: Sequence[Demand]) -> tuple[np.ndarray, np.ndarray]:
         grow = min(float(room.min(initial=np.inf)), float(1.0 - speed[growing].max()))
         speed[growing] = np.where(1.0 - speed[growing] - grow <= TIE, 1.0, speed[growing] + grow)
         rest = np.maximum(1.0 - speed @ need, 0.0)
-    tight = (need > 0) & (rest <= TIE)
-    cause = np.where(tight.any(axis=1), links[np.where(tight, need, 0.0).argmax(axis=1)] if len(links) else -1, -1)
-    return speed, np.where(speed < 1.0, cause, -1)
+    tight = (need > 0) & (rest <= TIE) & (speed < 1.0)[:, None]
+    return speed, [links[row] for row in tight]
 
 
 def _levels(need: np.ndarray, rest: np.ndarray) -> np.ndarray:
@@ -100,7 +99,8 @@ class _Flow:
 
     def __init__(self, demand: Demand, work: float, now_ns: int) -> None:
         self.demand, self.work, self.since_ns = demand, work, now_ns
-        self.speed, self.cause, self.end_ns = 0.0, -1, -1
+        self.speed, self.end_ns = 0.0, -1
+        self.cause = np.zeros(0, np.int64)
 
 
 class Flows:
@@ -108,10 +108,10 @@ class Flows:
 
     def __init__(self, links: int) -> None:
         self.lost_ns = np.zeros(links)
-        """[links] time that transfers lost because this link was shared."""
+        """[links] time that transfers lost because this link was shared; where several held one up, each its part."""
         self._flows: dict[int, _Flow] = {}
         self._touched = 0
-        self._known: dict[tuple[int, ...], tuple[list[float], list[int]]] = {}
+        self._known: dict[tuple[int, ...], tuple[list[float], list[np.ndarray]]] = {}
 
     def begin(self, now_ns: int, transfer: int, demand: Demand, work_ns: int) -> None:
         """A transfer starts that alone takes ``work_ns``. Speeds change at the next :meth:`settle`."""
@@ -160,24 +160,24 @@ class Flows:
         key = tuple(f.demand.number for f in flows)
         if key not in self._known:
             speeds, causes = share([f.demand for f in flows])
-            self._known[key] = speeds.tolist(), causes.tolist()
+            self._known[key] = speeds.tolist(), causes
         changed = []
         for transfer, flow, speed, cause in zip(members, flows, *self._known[key], strict=True):
+            if flow.speed == speed and (flow.cause is cause or speed == 1.0):
+                continue
+            self._account(flow, now_ns)
+            flow.cause = cause
             if flow.speed != speed:
-                self._account(flow, now_ns)
                 flow.speed = speed
                 end_ns = max(now_ns, int(np.floor(now_ns + flow.work / speed + 0.5)))
                 if flow.end_ns != end_ns:
                     flow.end_ns = end_ns
                     changed.append((end_ns, transfer))
-            elif flow.cause != cause:
-                self._account(flow, now_ns)
-            flow.cause = cause
         return changed
 
     def _account(self, flow: _Flow, now_ns: int) -> None:
         passed = now_ns - flow.since_ns
         flow.work = max(flow.work - flow.speed * passed, 0.0)
-        if flow.cause >= 0:
-            self.lost_ns[flow.cause] += (1.0 - flow.speed) * passed
+        if len(flow.cause) and passed:
+            self.lost_ns[flow.cause] += (1.0 - flow.speed) * passed / len(flow.cause)
         flow.since_ns = now_ns

@@ -99,7 +99,7 @@ class Replay:
     link_busy_ns: np.ndarray
     """[links] time that these bytes take at the link's bandwidth."""
     link_lost_ns: np.ndarray
-    """[links] time that transfers lost because the link was shared; of each transfer at the link that held it up."""
+    """[links] time that transfers lost because the link was shared; where several links held one up, each its part."""
     unfinished: list[Unfinished] = field(default_factory=list)
     """Ranks that could not go to the end of their trace."""
     notes: list[str] = field(default_factory=list)
