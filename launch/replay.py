@@ -54,8 +54,9 @@ def command(
         raise click.UsageError(str(error)) from None
     numbers = _numbers(result, traces, answers)
     try:
-        for trace in result.traces if out is not None else ():
-            write(trace, out)
+        if out is not None:
+            for trace in result.traces:
+                write(trace, out)
         if as_json is not None:
             as_json.write_text(json.dumps(numbers, indent=1) + "\n")
     except OSError as error:

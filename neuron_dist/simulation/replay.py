@@ -239,9 +239,16 @@ def _result(
         if known[wired.end[0]]:
             outcomes.append(
                 Outcome(
-                    operation.op, operation.team.label, operation.number, operation.ranks, cost.algorithm, operation.nbytes,
-                    at(wired.start), at(wired.end), cost.total_ns,
-                )  # fmt: skip
+                    op=operation.op,
+                    group=operation.team.label,
+                    number=operation.number,
+                    ranks=operation.ranks,
+                    algorithm=cost.algorithm,
+                    nbytes=operation.nbytes,
+                    start_ns=at(wired.start),
+                    end_ns=at(wired.end),
+                    alone_ns=cost.total_ns,
+                )
             )
             links, carried = cost.link_bytes
             link_bytes[links] += carried

@@ -16,11 +16,14 @@ from neuron_dist.simulation.trace import Kind, RankTrace, Text, TraceWriter
 
 __all__ = ["Note", "retimed", "write"]
 
+COMPUTE = (Kind.KERNEL,)
+COMMUNICATION = (Kind.COLLECTIVE, Kind.MESSAGE)
+
 
 class Note(NamedTuple):
-    """A COLLECTIVE or MESSAGE record's index, times and algorithm ('': as it is)."""
+    """A COLLECTIVE or MESSAGE record's index in the trace, times and algorithm ('': as it is)."""
 
-    index: int
+    at: int
     start_ns: int
     end_ns: int
     algorithm: str
@@ -60,14 +63,15 @@ def retimed(
 def _steps(table: np.ndarray, keep: np.ndarray) -> None:
     """Begins, ends and parts of the STEP records, whose new ends stand in ``start_ns``."""
     steps = np.flatnonzero((table["kind"] == Kind.STEP) & keep)
-    busy = []
-    for kinds in ((Kind.KERNEL,), (Kind.COLLECTIVE, Kind.MESSAGE)):
-        part = table[np.isin(table["kind"], kinds) & keep]
-        busy.append(union(part["start_ns"], part["end_ns"]))
+    compute, communication = (
+        union(part["start_ns"], part["end_ns"])
+        for part in (table[np.isin(table["kind"], kinds) & keep] for kinds in (COMPUTE, COMMUNICATION))
+    )
     start_ns = 0
     for step in steps.tolist():
         end_ns = int(table["start_ns"][step])
-        parts = split(*(_near(intervals, start_ns, end_ns) for intervals in busy), start_ns, end_ns)
+        near = [_near(intervals, start_ns, end_ns) for intervals in (compute, communication)]
+        parts = split(near[0], near[1], start_ns, end_ns)
         table["start_ns"][step], table["end_ns"][step] = start_ns, end_ns
         table["b"][step], table["c"][step], table["d"][step] = parts[:3]
         start_ns = end_ns

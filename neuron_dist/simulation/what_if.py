@@ -102,7 +102,8 @@ def _without_exposed(result: Replay) -> float:
         if steps:
             ranks.append(sum(s.time_ns - s.exposed_ns for s in steps) / len(steps))
         else:
-            busy = [trace.of(*kinds) for kinds in ((Kind.KERNEL,), (Kind.COLLECTIVE, Kind.MESSAGE))]
-            parts = split(*(union(r["start_ns"], r["end_ns"]) for r in busy), 0, result.makespan_ns)
+            parts_of = [trace.of(Kind.KERNEL), trace.of(Kind.COLLECTIVE, Kind.MESSAGE)]
+            compute, communication = (union(r["start_ns"], r["end_ns"]) for r in parts_of)
+            parts = split(compute, communication, 0, result.makespan_ns)
             ranks.append(float(result.makespan_ns - parts.exposed_ns))
     return max(ranks)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from collectives import load_cluster, plan
 from collectives.cost import Pricer
@@ -17,8 +18,8 @@ from neuron_dist.simulation.replay import replay
 from neuron_dist.simulation.retime import write
 from neuron_dist.simulation.roofline import Roofline
 from neuron_dist.simulation.trace import Kind, TraceError, read
-from tests.simulation.online import Online
-from tests.simulation.programs import actions, run
+from tests.simulation.online import Online, rounded
+from tests.simulation.programs import WORLD, actions, run
 
 FIELDS = ("kind", "name", "start_ns", "end_ns", "stream", "group", "a", "flag", "flag2", "e")
 
@@ -83,6 +84,22 @@ def test_a_run_that_was_killed(todo):
         assert {u.rank for u in shared.unfinished} == {u.rank for u in result.unfinished}
         for unfinished in result.unfinished:
             assert unfinished.left_out == 0 and unfinished.because
+
+
+@settings(max_examples=30, deadline=None)
+@given(actions, st.lists(st.floats(0, 1), min_size=WORLD, max_size=WORLD))
+def test_files_that_end_anywhere(todo, parts):
+    """What is reached has the recorded times, and what is not is behind something that is missing."""
+    with tempfile.TemporaryDirectory() as folder:
+        whole = run(Path(folder), todo)
+        cut = [replace(t, records=t.records[: int(len(t.records) * p)]) for t, p in zip(whole, parts, strict=True)]
+        result, shared = replay(cut, contended=False), replay(cut)
+        for old, new, also in zip(cut, result.traces, shared.traces, strict=True):
+            assert set(new.records[list(FIELDS)].tolist()) <= set(old.records[list(FIELDS)].tolist())
+            assert len(also.records) == len(new.records)
+        left = sum(len(old.records) - len(new.records) for old, new in zip(cut, result.traces, strict=True))
+        assert bool(result.unfinished) or not left
+        assert [str(u) for u in shared.unfinished] == [str(u) for u in result.unfinished]
 
 
 def two_groups(folder, first, second, nbytes=64 << 20, late_ns=0):
@@ -188,6 +205,33 @@ def test_a_delay_spreads_to_what_waits_for_it_and_is_hidden_elsewhere(tmp_path):
     result = replay(traces)
     more = [int(b.of(Kind.STEP)["end_ns"][0]) - int(a.of(Kind.STEP)["end_ns"][0]) for a, b in zip(traces, result.traces, strict=True) if len(a.of(Kind.STEP))]
     assert more == [total - latency, 0, total - latency, 0]
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_messages_share_links_too(tmp_path, eager):
+    """Two channels over one link, two messages each; the second of a channel leaves when the first has left."""
+    nbytes = 16 << 20
+    online = Online(tmp_path, 6, [[0, 4], [1, 5]])
+    for g, (source, target) in enumerate(online.groups):
+        for _ in range(2):
+            online.recv(target, g, 0, nbytes)
+            online.send(source, g, 1, nbytes, eager=eager)
+    p = plan("send", nbytes, [0, 4], load_cluster())
+    total, latency = rounded(p.time_ns), rounded(p.ready.pricer.price(0).time_ns)
+    result = replay(online.traces())
+    times = [(o.start_ns, o.end_ns) for o in result.outcomes]
+    one = latency + 2 * (total - latency)
+    if eager:  # the channel is free when the message has been sent, at half speed
+        assert times == [(0, one), (one, 2 * one)] * 2
+    else:  # by its own time, while the first still has half of its bytes to send: four share, then two
+        begins = total + latency
+        assert [start for start, _ in times] == [0, total] * 2
+        half = (total - latency) - (begins - latency) / 2  # left of the first ones when the second ones begin
+        ends = begins + 4 * half
+        assert times[0][1] == pytest.approx(ends, abs=2)
+        assert times[1][1] == pytest.approx(ends + 2 * (total - latency - half), abs=3)
+    senders = [t.of(Kind.MESSAGE)["end_ns"].tolist() for t in result.traces]
+    assert senders[0] == senders[4] == [end for _, end in times[:2]]
 
 
 def test_parts_of_a_step(tmp_path):
