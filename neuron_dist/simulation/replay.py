@@ -7,7 +7,7 @@ cluster of the run, it gives the recorded times to the nanosecond.
 
     operations.py   collectives and messages, put together from their ranks
     prices.py       what each costs alone, and needs of the links
-    programs.py     a rank's records as clock values; wiring.py the operations'
+    rank_clock.py   a rank's records as clock values; wiring.py the operations'
     clocks.py       the graph of these values, evaluated as they become known
     flows.py        transfers that share links
     retime.py       the trace at the new times
@@ -32,7 +32,7 @@ from neuron_dist.simulation.clocks import Clocks, Run, Value
 from neuron_dist.simulation.flows import Flows
 from neuron_dist.simulation.operations import collect
 from neuron_dist.simulation.prices import Prices, recorded_cluster, same_cluster
-from neuron_dist.simulation.programs import Program, compile_program
+from neuron_dist.simulation.rank_clock import Program, compile_program
 from neuron_dist.simulation.retime import Note, retimed
 from neuron_dist.simulation.roofline import Roofline
 from neuron_dist.simulation.trace import Kind, RankTrace, TraceError
@@ -167,7 +167,7 @@ def replay(
     run = Run(clocks, wiring.by_start)
     flows = Flows(len(prices.topology.link_Bps))
     _simulate(run, wiring, flows)
-    return _result(traces, cluster, prices, wiring, programs, run, flows, {} if recorded else _header(cluster))
+    return _result(traces, cluster, prices, wiring, programs, run, flows, _header(traces[0], cluster))
 
 
 def _check_cores(cluster: Cluster, traces: Sequence[RankTrace]) -> None:
@@ -179,8 +179,10 @@ def _check_cores(cluster: Cluster, traces: Sequence[RankTrace]) -> None:
         raise ClusterError(f"{error}; {need} instances have one for each of the run's ranks") from None
 
 
-def _header(cluster: Cluster) -> dict[str, Any]:
-    """What a retimed trace's header says of another cluster than the recorded one."""
+def _header(trace: RankTrace, cluster: Cluster) -> dict[str, Any]:
+    """What the headers of retimed traces say else than the recorded ones: another cluster."""
+    if same_cluster(trace, cluster) and trace.header["cluster"]["instances"] == cluster.instances:
+        return {}
     described = {
         "product": cluster.product, "instances": cluster.instances, "lnc": cluster.lnc, "digest": cluster.digest,
         "name": str(cluster),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neuron_dist.simulation.intervals import clip, split, union
-from neuron_dist.simulation.programs import Program
+from neuron_dist.simulation.rank_clock import Program
 from neuron_dist.simulation.trace import Kind, RankTrace, Text, TraceWriter
 
 __all__ = ["Note", "retimed", "write"]

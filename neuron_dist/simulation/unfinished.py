@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuron_dist.simulation.operations import ANY, Operation
-from neuron_dist.simulation.programs import Program
+from neuron_dist.simulation.rank_clock import Program
 from neuron_dist.simulation.trace import Kind, RankTrace
 from neuron_dist.simulation.wiring import Wiring
 

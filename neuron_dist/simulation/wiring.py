@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from neuron_dist.simulation.clocks import BEGINNING, Clocks, Value
 from neuron_dist.simulation.operations import ANY, Operation
 from neuron_dist.simulation.prices import Cost, Prices
-from neuron_dist.simulation.programs import Port
+from neuron_dist.simulation.rank_clock import Port
 
 __all__ = ["Wired", "Wiring"]
 

@@ -19,7 +19,7 @@ from neuron_dist.simulation.retime import write
 from neuron_dist.simulation.roofline import Roofline
 from neuron_dist.simulation.trace import Kind, TraceError, read
 from tests.simulation.online import Online, rounded
-from tests.simulation.programs import WORLD, actions, run
+from tests.simulation.scripts import WORLD, actions, run
 
 FIELDS = ("kind", "name", "start_ns", "end_ns", "stream", "group", "a", "flag", "flag2", "e")
 
