@@ -7,6 +7,10 @@ This package reads what the core wrote; nothing in it touches a process group.
     roofline.py     what an operator costs on one logical core: the same arithmetic as the native clock
     intervals.py    spans of time: unions, overlaps, how a step divides
     trace.py        the trace of a run, one file a rank: its records, a reader and a writer
+    program.py      records one rank's operators and collectives from PyTorch code on the meta device
+    architecture.py, tensor_parallel.py, transformer.py
+                    transformers of published shapes, to be recorded
+    estimate.py     a training step's time from such programs, by formula: beside the clock, for clusters of any size
 
 Names that end in ``_ns`` are simulated nanoseconds; wall-clock times say ``wall`` or ``seconds``.
 """

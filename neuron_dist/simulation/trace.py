@@ -233,7 +233,9 @@ def read_rank(path: str | Path) -> RankTrace:
         )
     trace = RankTrace(path, header, table[:end][live[:end]])
     for row, text in texts[1:]:
-        if row["flag"] == Text.NAME:
+        if row["flag"] == Text.HEADER:  # again, when the rank has joined its process group
+            trace.header = json.loads(text)
+        elif row["flag"] == Text.NAME:
             trace.names[int(row["name"])] = text
         elif row["flag"] == Text.GROUP:
             made = json.loads(text)
