@@ -16,11 +16,11 @@ import numpy as np
 
 from neuron_dist.simulation.trace import NOBODY, Kind, RankTrace, TraceError
 
-__all__ = ["ANY", "EAGER", "Operation", "Team", "collect"]
+__all__ = ["ANY", "EAGER", "UNEVEN", "Operation", "Team", "collect"]
 
 ANY = -1
-EAGER = 4
-"""Bit of ``flag2``: a send that is complete without its receiver."""
+UNEVEN, EAGER = 2, 4
+"""Bits of ``flag2``: ranks give or get different sizes; a send that is complete without its receiver."""
 
 Place = tuple[int, int]
 """(position of the trace, index of the record)."""
@@ -45,8 +45,8 @@ class Operation:
     team: Team
     number: int
     """Sequence number in the group, or in the channel."""
-    nbytes: int = 0
-    """Of the whole collective, or of the message; where ranks differ (uneven sizes) the largest."""
+    sizes: dict[int, tuple[int, bool]] = field(default_factory=dict)
+    """Global rank -> bytes of the whole collective, or of the message, by its account, and whether sizes are uneven."""
     root: int = 0
     """Group rank; of rooted collectives."""
     channel: tuple[int, int] | None = None
@@ -60,6 +60,11 @@ class Operation:
     """Messages: the receiver's ISSUE."""
     noted: list[tuple[Place, bool]] = field(default_factory=list)
     """COLLECTIVE and MESSAGE records, and whether it is a receiver's."""
+
+    @property
+    def nbytes(self) -> int:
+        """By the largest account."""
+        return max((nbytes for nbytes, _ in self.sizes.values()), default=0)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -138,11 +143,11 @@ class _Collector:
             me, place = own[team.number], (position, index)
             if kind == Kind.ISSUE:
                 if op == "send":
-                    self._sent(team, me, d, a, b, bool(flag2 & EAGER), trace.rank, place)
+                    self._sent(team, me, d, a, (b, False), bool(flag2 & EAGER), trace.rank, place)
                 elif op == "recv":
                     receives[group, c].append((d, b, index))
                 else:
-                    self._issued(op, team, a, b, 0 if d == NOBODY else d, trace, place)
+                    self._issued(op, team, a, (b, bool(flag2 & UNEVEN)), 0 if d == NOBODY else d, trace, place)
             elif kind == Kind.COLLECTIVE:
                 operation = self.collectives.get((team.number, a))
                 if operation is None or trace.rank not in operation.issues:
@@ -160,8 +165,10 @@ class _Collector:
             index = next(iter(done.values()))[0][3]
             raise TraceError(f"{trace.path}: record {index} says how a recv went, but no ISSUE began it")
 
-    def _issued(self, op: str, team: Team, number: int, nbytes: int, root: int, trace: RankTrace, place: Place) -> None:
-        operation = self.collectives.setdefault((team.number, number), Operation(op, team, number, nbytes, root))
+    def _issued(self, op: str, team: Team, number: int, size: tuple[int, bool], root: int, trace: RankTrace, place: Place) -> None:
+        operation = self.collectives.get((team.number, number))
+        if operation is None:
+            operation = self.collectives[team.number, number] = Operation(op, team, number, root=root)
         if operation.op != op or operation.root != root:
             other = next(iter(operation.issues))
             raise TraceError(
@@ -170,7 +177,7 @@ class _Collector:
             )
         if trace.rank in operation.issues:
             raise TraceError(f"{trace.path}: record {place[1]} issues {operation} a second time")
-        operation.nbytes = max(operation.nbytes, nbytes)
+        operation.sizes[trace.rank] = size
         operation.issues[trace.rank] = place
 
     def _message(self, team: Team, source: int, target: int, number: int) -> Operation:
@@ -179,10 +186,9 @@ class _Collector:
             self.messages[key] = Operation("send", team, number, channel=(source, target))
         return self.messages[key]
 
-    def _sent(self, team: Team, me: int, peer: int, number: int, nbytes: int, eager: bool, rank: int, place: Place) -> None:
+    def _sent(self, team: Team, me: int, peer: int, number: int, size: tuple[int, bool], eager: bool, rank: int, place: Place) -> None:
         message = self._message(team, me, peer, number)
-        message.nbytes, message.eager = nbytes, eager
-        message.issues[rank] = place
+        message.sizes[rank], message.eager, message.issues[rank] = size, eager, place
 
     def _received(
         self, trace: RankTrace, position: int, team: Team, own: dict[int, int],
@@ -214,4 +220,5 @@ class _Collector:
             if not numbers:
                 beyond += 1
             message = self._message(team, source, target, numbers.pop() if numbers else beyond)
-            message.received, message.nbytes = place, message.nbytes or nbytes
+            message.received = place
+            message.sizes.setdefault(team.ranks[target], (nbytes, False))

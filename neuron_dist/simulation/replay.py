@@ -32,7 +32,7 @@ from neuron_dist.simulation.clocks import Clocks, Run, Value
 from neuron_dist.simulation.flows import Flows
 from neuron_dist.simulation.operations import collect
 from neuron_dist.simulation.prices import Prices, recorded_cluster, same_cluster
-from neuron_dist.simulation.rank_clock import Program, compile_program
+from neuron_dist.simulation.rank_clock import RankClock, compile_rank
 from neuron_dist.simulation.retime import Note, retimed
 from neuron_dist.simulation.roofline import Roofline
 from neuron_dist.simulation.trace import Kind, RankTrace, TraceError
@@ -163,11 +163,11 @@ def replay(
     prices = Prices(cluster, roofline, keep_algorithms=recorded if keep_algorithms is None else keep_algorithms)
     clocks = Clocks()
     wiring = Wiring(collect(traces), len(traces), clocks, prices, contended=contended)
-    programs = [compile_program(t, clocks, p, roofline) for t, p in zip(traces, wiring.ports, strict=True)]
+    ranks = [compile_rank(t, clocks, p, roofline) for t, p in zip(traces, wiring.ports, strict=True)]
     run = Run(clocks, wiring.by_start)
     flows = Flows(len(prices.topology.link_Bps))
     _simulate(run, wiring, flows)
-    return _result(traces, cluster, prices, wiring, programs, run, flows, _header(traces[0], cluster))
+    return _result(traces, cluster, prices, wiring, ranks, run, flows, _header(traces[0], cluster))
 
 
 def _check_cores(cluster: Cluster, traces: Sequence[RankTrace]) -> None:
@@ -220,7 +220,7 @@ def _simulate(run: Run, wiring: Wiring, flows: Flows) -> None:
 
 
 def _result(
-    traces: Sequence[RankTrace], cluster: Cluster, prices: Prices, wiring: Wiring, programs: Sequence[Program], run: Run,
+    traces: Sequence[RankTrace], cluster: Cluster, prices: Prices, wiring: Wiring, ranks: Sequence[RankClock], run: Run,
     flows: Flows, header: Mapping[str, Any],
 ) -> Replay:  # fmt: skip
     times_ns, known = np.array(run.times, np.int64), run.known()
@@ -256,7 +256,7 @@ def _result(
             link_bytes[links] += carried
     return Replay(
         traces=[
-            retimed(*each, times_ns, known, header) for each in zip(traces, programs, notes, strict=True)
+            retimed(*each, times_ns, known, header) for each in zip(traces, ranks, notes, strict=True)
         ],
         cluster=cluster,
         topology=prices.topology,
@@ -265,6 +265,6 @@ def _result(
         link_bytes=link_bytes,
         link_busy_ns=link_bytes / prices.topology.link_Bps * 1e9,
         link_lost_ns=flows.lost_ns,
-        unfinished=find_unfinished(traces, programs, wiring, times_ns, known),
+        unfinished=find_unfinished(traces, ranks, wiring, times_ns, known),
         notes=list(prices.notes),
     )

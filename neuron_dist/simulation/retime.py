@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from neuron_dist.simulation.intervals import clip, split, union
-from neuron_dist.simulation.rank_clock import Program
+from neuron_dist.simulation.rank_clock import RankClock
 from neuron_dist.simulation.trace import Kind, RankTrace, Text, TraceWriter
 
 __all__ = ["Note", "retimed", "write"]
@@ -30,7 +30,7 @@ class Note(NamedTuple):
 
 
 def retimed(
-    trace: RankTrace, program: Program, notes: Sequence[Note], times_ns: np.ndarray, known: np.ndarray, header: Mapping[str, Any]
+    trace: RankTrace, clock: RankClock, notes: Sequence[Note], times_ns: np.ndarray, known: np.ndarray, header: Mapping[str, Any]
 ) -> RankTrace:
     """``trace`` at new times, without the records that the replay did not reach.
 
@@ -38,15 +38,13 @@ def retimed(
     """
     old, names = trace.records, dict(trace.names)
     new, keep = old.copy(), old["kind"] == Kind.MEMORY
-    index, time_ns, reached = program.points.times(times_ns, known)
+    index, time_ns, reached = clock.points.times(times_ns, known)
     keep[index] = reached
-    instant = old["end_ns"][index] == old["start_ns"][index]
+    instant = (old["end_ns"][index] == old["start_ns"][index]) & (old["end_ns"][index] > 0)  # else it has no end
     new["start_ns"][index] = time_ns
     new["end_ns"][index] = np.where(instant, time_ns, old["end_ns"][index])
-    ends_ns, reached = program.kernel_ends(times_ns, known)
-    keep[program.kernels] = reached
-    new["start_ns"][program.kernels] = ends_ns - program.durations_ns
-    new["end_ns"][program.kernels] = ends_ns
+    kernels, starts_ns, ends_ns, reached = clock.kernel_times(times_ns, known)
+    new["start_ns"][kernels], new["end_ns"][kernels], keep[kernels] = starts_ns, ends_ns, reached
     numbers = {name: number for number, name in names.items()}
     for at, start_ns, end_ns, algorithm in notes:
         keep[at] = True

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neuron_dist.simulation.operations import ANY, Operation
-from neuron_dist.simulation.rank_clock import Program
+from neuron_dist.simulation.rank_clock import RankClock
 from neuron_dist.simulation.trace import Kind, RankTrace
 from neuron_dist.simulation.wiring import Wiring
 
@@ -32,7 +32,7 @@ class Unfinished:
 
 
 def find_unfinished(
-    traces: Sequence[RankTrace], programs: Sequence[Program], wiring: Wiring, times_ns: np.ndarray, known: np.ndarray
+    traces: Sequence[RankTrace], ranks: Sequence[RankClock], wiring: Wiring, times_ns: np.ndarray, known: np.ndarray
 ) -> list[Unfinished]:
     """One for each rank with an operation that has not ended, in rank order."""
     if known.all():
@@ -42,10 +42,10 @@ def find_unfinished(
         of_issue.update(dict.fromkeys(_places(wired.operation), wired.operation))
     not_reached: list[set[int]] = []
     kernels_left: list[int] = []
-    for program in programs:
-        index, _, reached = program.points.times(times_ns, known)
+    for rank in ranks:
+        index, _, reached = rank.points.times(times_ns, known)
         not_reached.append(set(index[~reached].tolist()))
-        kernels_left.append(int((~program.kernel_ends(times_ns, known)[1]).sum()))
+        kernels_left.append(int((~rank.kernel_times(times_ns, known)[3]).sum()))
     found = []
     for position, trace in enumerate(traces):
         open_ = [i for i, port in sorted(wiring.ports[position].items()) if not known[port.end[0]]]

@@ -7,6 +7,7 @@ import math
 from dataclasses import replace
 
 from collectives import load_cluster, plan
+from neuron_dist import _C
 from neuron_dist.simulation.roofline import Roofline
 from neuron_dist.simulation.trace import NOBODY, Kind, TraceWriter, file_name, read
 
@@ -29,8 +30,8 @@ def rounded(ns):
 
 
 class Operation:
-    def __init__(self, group, op, nbytes, root, number):
-        self.group, self.op, self.nbytes, self.root, self.number = group, op, nbytes, root, number
+    def __init__(self, group, op, root, number):
+        self.group, self.op, self.root, self.number = group, op, root, number
         self.ready, self.fields, self.ends = {}, {}, {}
 
 
@@ -104,12 +105,10 @@ class Online:
         """The next collective of a group on this rank."""
         work = self.work(rank) if work is None else work
         number = self.calls[rank, g] = self.calls.get((rank, g), 0) + 1
-        operation = self.queue.setdefault((g, number), Operation(g, op, nbytes, root, number))
+        operation = self.queue.setdefault((g, number), Operation(g, op, root, number))
         assert (operation.op, operation.root) == (op, root)
-        operation.nbytes = max(operation.nbytes, nbytes)
-        uneven = 2 if nbytes != operation.nbytes else 0
         operation.ready[rank], operation.fields[rank] = self._issue(
-            rank, g, op, stream, nbytes, number, NOBODY if root is None else root, work, uneven
+            rank, g, op, stream, nbytes, number, NOBODY if root is None else root, work
         )
         self.works[rank].setdefault(work, []).append(lambda: operation.ends.get(rank))
         if len(operation.ready) == len(self.groups[g]):
@@ -117,7 +116,9 @@ class Online:
         return work
 
     def price(self, op, nbytes, ranks, root=0):
-        return rounded(plan(op, nbytes, ranks, self.cluster, root=root).time_ns)
+        """(ns, algorithm): the schedule of the size class, with these bytes."""
+        p = plan(op, _C.size_class(nbytes), ranks, self.cluster, root=root)
+        return rounded(p.ready.pricer.price(nbytes).time_ns), p.algorithm
 
     def _complete(self, operation):
         ranks = self.groups[operation.group]
@@ -125,8 +126,11 @@ class Online:
         start = max(self.free.get(operation.group, 0), *operation.ready.values())
         algorithm, end = "", start
         if len(ranks) > 1:
-            p = plan(operation.op, operation.nbytes, ranks, self.cluster, root=operation.root or 0)
-            algorithm, end = p.algorithm, start + rounded(p.time_ns)
+            # all take the first rank's account, but where each knows its own sizes only, the dearest
+            own = operation.op in ("all_to_all", "gather", "scatter")
+            sizes = [operation.fields[r]["b"] for r in (ranks if own else ranks[:1])]
+            costs = [self.price(operation.op, b, ranks, operation.root or 0) for b in sizes]
+            algorithm, end = costs[0][1], start + max(ns for ns, _ in costs)
         self.free[operation.group], self.free["done", operation.group] = end, operation.number
         for rank in ranks:
             operation.ends[rank] = end
@@ -155,7 +159,7 @@ class Online:
         if ranks[0] == ranks[1]:
             cost = replace(self.roofline, launch_ns=0.0).duration_ns(0, 2 * nbytes)
         else:
-            cost = self.price("send", nbytes, ranks)
+            cost, _ = self.price("send", nbytes, ranks)
         leaves = max(ready, self.channel_free.get(channel, 0))
         self.channel_free[channel] = leaves + cost
         message = self.messages.setdefault((channel, number), {})

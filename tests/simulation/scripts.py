@@ -64,6 +64,8 @@ class Script:
             root = y % len(GROUPS[g]) if op in ("broadcast", "gather") else None
             self.plans[key] = op, 0 if op == "barrier" else SIZES[y % len(SIZES)], root
         op, nbytes, root = self.plans[key]
+        if op in ("all_to_all", "gather"):
+            nbytes += 4 * rank  # each has its own
         self.online.call(rank, g, op, nbytes, stream, root, work)
 
     def message(self, what, rank, stream, x, y):

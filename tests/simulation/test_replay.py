@@ -286,15 +286,44 @@ def test_the_algorithm_that_ran_is_priced(tmp_path):
         trace.names = {n: "mine" if text == "ring" else text for n, text in trace.names.items()}
     result = replay(traces)
     assert result.outcomes[0].algorithm == chosen.algorithm
-    assert len(result.notes) == 1 and "all_reduce ran as 'mine'" in result.notes[0]
+    assert result.notes == [
+        f"all_reduce ran as 'mine', which cannot be used here (it is not registered): priced as {chosen.algorithm}"
+    ]
 
 
-def test_ranks_that_differ_in_size_are_priced_by_the_largest(tmp_path):
+@pytest.mark.parametrize("uneven", [False, True])
+def test_ranks_that_differ_in_size(tmp_path, uneven):
+    """The dearest account counts; uneven ones are priced as rounded up."""
     online = Online(tmp_path, 2, [[0, 1]])
+    sizes = [(1 << 20) + 1, (2 << 20) + 12345]
     for rank in range(2):
-        online.call(rank, 0, "all_to_all", (1 + rank) << 20)
+        online._issue(rank, 0, "all_to_all", 0, sizes[rank], 1, 2**64 - 1, 1, 2 * uneven)
     outcome = replay(online.traces()).outcomes[0]
-    assert outcome.nbytes == 2 << 20
+    assert outcome.nbytes == sizes[1]
+    priced = (2 << 20) + (1 << 17) if uneven else sizes[1]  # a sixteenth of the octave from 2 MiB on
+    assert outcome.alone_ns == online.price("all_to_all", priced, [0, 1])[0]
+
+
+def test_names_that_the_engine_cuts(tmp_path):
+    cluster = load_cluster(instances=2)
+    online = Online(tmp_path, 128, [range(128)], cluster)
+    for rank in range(128):
+        online.call(rank, 0, "all_reduce", 256 << 20)
+    traces = online.traces()
+    name = plan("all_reduce", 256 << 20, range(128), cluster).algorithm
+    assert len(name) > 15
+    for trace in traces:
+        trace.names = {n: text[:15] for n, text in trace.names.items()}
+    result = replay(traces)
+    assert not result.notes and result.outcomes[0].algorithm == name
+    for trace in traces:  # another size, for which it is not the choice
+        trace.records = trace.records.copy()
+        trace.records["b"] = 1 << 20
+    result = replay(traces)
+    assert result.outcomes[0].algorithm == "hier:kangaring+mesh"
+    assert result.notes == [
+        "all_reduce ran as one of hier:kangaring+mesh, hier:kangaring+rdh, hier:kangaring+ring: priced as hier:kangaring+mesh"
+    ]
 
 
 def test_who_waits_for_what(tmp_path):
