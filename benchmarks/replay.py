@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:] = [p for p in sys.path if Path(p).resolve() != HERE]  # benchmarks/collectives.py hides the package
+sys.path[:] = [
+    p for p in sys.path if Path(p).resolve() != HERE
+]  # benchmarks/collectives.py hides the package
 
 import numpy as np  # noqa: E402
 
@@ -80,9 +82,22 @@ class LlamaRank:
         """Issued; what its completion will say is noted at once."""
         self.works += 1
         self.numbers[group] += 1
-        fields = {"group": group, "a": self.numbers[group], "b": nbytes, "c": self.works, "d": NOBODY, "dtype": dtype}
+        fields = {
+            "group": group,
+            "a": self.numbers[group],
+            "b": nbytes,
+            "c": self.works,
+            "d": NOBODY,
+            "dtype": dtype,
+        }
         self.add(Kind.ISSUE, op, stream=stream, e=nbytes // (2 if dtype == BF16 else 4), **fields)
-        self.add(Kind.COLLECTIVE, op, stream=100 + group, e=nbytes // (2 if dtype == BF16 else 4), **fields)
+        self.add(
+            Kind.COLLECTIVE,
+            op,
+            stream=100 + group,
+            e=nbytes // (2 if dtype == BF16 else 4),
+            **fields,
+        )
         return self.works
 
     def wait(self, work: int, stream: int) -> None:
@@ -116,7 +131,11 @@ class LlamaRank:
         self.product(SEQUENCE, DIM // t, DIM)
 
     def feed_forward(self) -> None:
-        for inner, columns in ((DIM, FFN // self.tensor), (DIM, FFN // self.tensor), (FFN // self.tensor, DIM)):
+        for inner, columns in (
+            (DIM, FFN // self.tensor),
+            (DIM, FFN // self.tensor),
+            (FFN // self.tensor, DIM),
+        ):
             self.product(SEQUENCE, inner, columns)
 
     def layer(self, passes: int, small: int) -> None:
@@ -144,13 +163,19 @@ class LlamaRank:
             self.layer(2, SMALL_BACKWARD)
             self.hand_over(COMPUTE, REDUCE)
             self.pointwise(1, 4 * self.weights, REDUCE, FP32)
-            reductions.append(self.collective("reduce_scatter", DATA, 4 * self.weights, REDUCE, FP32))
+            reductions.append(
+                self.collective("reduce_scatter", DATA, 4 * self.weights, REDUCE, FP32)
+            )
             work = ahead
         for reduction in reductions:
             self.wait(reduction, REDUCE)
         self.hand_over(REDUCE, COMPUTE)
         self.wait(self.collective("all_reduce", DATA, 4, COMPUTE, FP32), COMPUTE)
-        self.pointwise(SMALL_OPTIMIZER * self.layers, 4 * 12 * self.weights // self.data // SMALL_OPTIMIZER, dtype=FP32)
+        self.pointwise(
+            SMALL_OPTIMIZER * self.layers,
+            4 * 12 * self.weights // self.data // SMALL_OPTIMIZER,
+            dtype=FP32,
+        )
         self.add(Kind.HOST_WAIT, stream=COMPUTE)
         self.add(Kind.STEP, a=number)
 
@@ -182,11 +207,18 @@ def llama(folder: Path, cluster: Cluster, ranks: int, layers: int, steps: int) -
         }  # fmt: skip
         chip, core = divmod(rank, tensor)
         groups = {
-            TENSOR: Group(TENSOR, f"tensor {chip}", "mesh_tp", tuple(range(chip * tensor, (chip + 1) * tensor))),
+            TENSOR: Group(
+                TENSOR,
+                f"tensor {chip}",
+                "mesh_tp",
+                tuple(range(chip * tensor, (chip + 1) * tensor)),
+            ),
             DATA: Group(DATA, f"data {core}", "mesh_dp", tuple(range(core, ranks, tensor))),
         }
         streams = {COMPUTE: "default", GATHER: "all_gather", REDUCE: "reduce_scatter"}
-        traces.append(RankTrace(folder / file_name(rank), header, table.copy(), dict(names), groups, streams))
+        traces.append(
+            RankTrace(folder / file_name(rank), header, table.copy(), dict(names), groups, streams)
+        )
     return traces
 
 
@@ -208,20 +240,30 @@ def main() -> None:
     one = load_cluster(args.cluster)
     cluster = load_cluster(args.cluster, -(-args.ranks // one.cores_per_instance))
     if args.ranks % one.logical_cores_per_chip:
-        parser.error(f"--ranks {args.ranks} does not fill chips of {one.logical_cores_per_chip} cores")
+        parser.error(
+            f"--ranks {args.ranks} does not fill chips of {one.logical_cores_per_chip} cores"
+        )
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(args.out or scratch)
-        online, made_s = timed(lambda: replay(llama(folder, cluster, args.ranks, args.layers, args.steps), contended=False))
+        online, made_s = timed(
+            lambda: replay(
+                llama(folder, cluster, args.ranks, args.layers, args.steps), contended=False
+            )
+        )
         for trace in online.traces:
             write(trace, folder)
         traces, read_s = timed(lambda: read(folder))
     again, online_s = timed(lambda: replay(traces, contended=False))
     shared, shared_s = timed(lambda: replay(traces))
-    assert all((a.records == b.records).all() for a, b in zip(traces, again.traces, strict=True)), "not reproduced"
+    assert all((a.records == b.records).all() for a, b in zip(traces, again.traces, strict=True)), (
+        "not reproduced"
+    )
     show(shared, online, args, (made_s, read_s, online_s, shared_s))
 
 
-def show(shared: Replay, online: Replay, args: argparse.Namespace, cpu_s: tuple[float, ...]) -> None:
+def show(
+    shared: Replay, online: Replay, args: argparse.Namespace, cpu_s: tuple[float, ...]
+) -> None:
     records = sum(len(t.records) for t in online.traces)
     outcomes, steps = shared.outcomes, list(zip(online.steps, shared.steps, strict=True))
     slowed = [o.slowdown for o in outcomes if o.time_ns > o.alone_ns]
@@ -233,19 +275,27 @@ def show(shared: Replay, online: Replay, args: argparse.Namespace, cpu_s: tuple[
         "operations": len(outcomes),
         "slowed": len(slowed),
         "largest_slowdown": max(slowed, default=1.0),
-        "cpu_s": dict(zip(("made", "read", "without_contention", "with_contention"), cpu_s, strict=True)),
+        "cpu_s": dict(
+            zip(("made", "read", "without_contention", "with_contention"), cpu_s, strict=True)
+        ),
         "peak_memory_MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
         "step_ns": [{"online": a.time_ns, "replayed": b.time_ns} for a, b in steps],
         "hot_link": shared.hot_link,
     }
-    print(f"{records} records of {args.ranks} ranks, {len(outcomes)} collectives, on {shared.cluster}")
+    print(
+        f"{records} records of {args.ranks} ranks, {len(outcomes)} collectives, on {shared.cluster}"
+    )
     print(f"\n{'replay':<24}{'cpu s':>10}{'records/s':>12}")
     for name, seconds in (("without contention", cpu_s[2]), ("with contention", cpu_s[3])):
         print(f"{name:<24}{seconds:>10.2f}{records / seconds:>12.0f}")
     print(f"\n{'step':<6}{'online ms':>12}{'replayed ms':>14}{'ratio':>8}")
     for a, b in steps:
-        print(f"{a.step:<6}{a.time_ns / 1e6:>12.2f}{b.time_ns / 1e6:>14.2f}{b.time_ns / a.time_ns:>8.3f}")
-    print(f"\n{len(slowed)} collectives slowed, at most {result['largest_slowdown']:.2f} times; hot link: {shared.hot_link}")
+        print(
+            f"{a.step:<6}{a.time_ns / 1e6:>12.2f}{b.time_ns / 1e6:>14.2f}{b.time_ns / a.time_ns:>8.3f}"
+        )
+    print(
+        f"\n{len(slowed)} collectives slowed, at most {result['largest_slowdown']:.2f} times; hot link: {shared.hot_link}"
+    )
     if args.json:
         Path(args.json).write_text(json.dumps(result, indent=1) + "\n")
 

@@ -20,12 +20,36 @@ __all__ = ["command"]
 @click.command("replay")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @cluster_options
-@click.option("--instances", type=click.IntRange(1), default=None, help="Instances of the cluster [as many as the ranks need].")
-@click.option("--uncontended", is_flag=True, help="Let no group slow another, as the clock of the run did.")
-@click.option("--what-if", "factor", type=float, help="Also answer what K times faster parts of the machine would bring.", metavar="K")
+@click.option(
+    "--instances",
+    type=click.IntRange(1),
+    default=None,
+    help="Instances of the cluster [as many as the ranks need].",
+)
+@click.option(
+    "--uncontended", is_flag=True, help="Let no group slow another, as the clock of the run did."
+)
+@click.option(
+    "--what-if",
+    "factor",
+    type=float,
+    help="Also answer what K times faster parts of the machine would bring.",
+    metavar="K",
+)
 @click.option("--links", type=click.IntRange(1), default=8, help="Busiest links to show [8].")
-@click.option("--json", "as_json", metavar="FILE", type=click.Path(path_type=Path), help="Also write the numbers there.")
-@click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="Write the traces at the new times there.")
+@click.option(
+    "--json",
+    "as_json",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Also write the numbers there.",
+)
+@click.option(
+    "--out",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Write the traces at the new times there.",
+)
 def command(
     folder: Path, cluster: str | None, lnc: int | None, instances: int | None, uncontended: bool, factor: float | None,
     links: int, as_json: Path | None, out: Path | None,
@@ -49,13 +73,19 @@ def command(
         traces = read(folder)
         target = _cluster(traces[0].header, len(traces), cluster, lnc, instances)
         result = replay(traces, target, contended=not uncontended)
-        answers = what_if(traces, target, factor=factor, contended=not uncontended) if factor else []
+        answers = (
+            what_if(traces, target, factor=factor, contended=not uncontended) if factor else []
+        )
     except (TraceError, ClusterError, ScheduleError) as error:
         raise click.UsageError(str(error)) from None
     numbers = _numbers(result, traces, answers)
     try:
         if out is not None:
             for trace in result.traces:
+                if (
+                    cluster is not None
+                ):  # as it was named: a file's product has no name that loads it
+                    trace.header["cluster"] = trace.header["cluster"] | {"product": cluster}
                 write(trace, out)
         if as_json is not None:
             as_json.write_text(json.dumps(numbers, indent=1) + "\n")
@@ -64,7 +94,9 @@ def command(
     _print(numbers, links, result)
 
 
-def _cluster(header: dict[str, Any], ranks: int, product: str | None, lnc: int | None, instances: int | None) -> Cluster | None:
+def _cluster(
+    header: dict[str, Any], ranks: int, product: str | None, lnc: int | None, instances: int | None
+) -> Cluster | None:
     """The cluster that the options name; None for the recorded one."""
     if product is None and lnc is None and instances is None:
         return None
@@ -121,7 +153,8 @@ def _numbers(result: Any, recorded: Sequence[Any], answers: Sequence[Any]) -> di
         "links": links,
         "what_if": [{"name": row.name, "step_ns": row.step_ns} for row in answers],
         "unfinished": [
-            {"rank": u.rank, "waits_for": u.waits_for, "because": u.because, "left_out": u.left_out} for u in result.unfinished
+            {"rank": u.rank, "waits_for": u.waits_for, "because": u.because, "left_out": u.left_out}
+            for u in result.unfinished
         ],
         "notes": result.notes,
     }
@@ -134,18 +167,30 @@ def _print(numbers: dict[str, Any], most_links: int, result: Any) -> None:
     how = "groups share links" if numbers["contended"] else "no contention"
     click.echo(f"{numbers['ranks']} ranks on {where}; {how}; times are simulated")
     click.echo(f"\nSteps\n{_steps(numbers)}")
-    click.echo(f"\nCollectives and messages, from the last arrival\n{_operations(numbers['operations'])}")
+    click.echo(
+        f"\nCollectives and messages, from the last arrival\n{_operations(numbers['operations'])}"
+    )
     if numbers["links"]:
         hot = max(numbers["links"], key=lambda link: link["busy_ns"])
-        click.echo(f"\nHot link: {hot['name']}, busy {hot['busy_share']:.1%} of {_us(numbers['replayed_ns'])} us")
+        click.echo(
+            f"\nHot link: {hot['name']}, busy {hot['busy_share']:.1%} of {_us(numbers['replayed_ns'])} us"
+        )
         click.echo(links_table(result.topology, result.link_bytes, most_links).rstrip())
-        waited = sorted((li for li in numbers["links"] if li["lost_ns"] >= 5), key=lambda li: (-li["lost_ns"], li["name"]))
+        waited = sorted(
+            (li for li in numbers["links"] if li["lost_ns"] >= 5),
+            key=lambda li: (-li["lost_ns"], li["name"]),
+        )
         if waited:
             lines = [(li["name"], _us(li["lost_ns"])) for li in waited[:most_links]]
-            click.echo(f"\nWhere transfers were held up by others; time of all of them\n{table(('link', 'lost (us)'), lines, left=(0,))}")
+            click.echo(
+                f"\nWhere transfers were held up by others; time of all of them\n{table(('link', 'lost (us)'), lines, left=(0,))}"
+            )
     if numbers["what_if"]:
         first = numbers["what_if"][0]["step_ns"]
-        rows = [(r["name"], _us(r["step_ns"]), f"{r['step_ns'] / first:.3f}" if first else "-") for r in numbers["what_if"]]
+        rows = [
+            (r["name"], _us(r["step_ns"]), f"{r['step_ns'] / first:.3f}" if first else "-")
+            for r in numbers["what_if"]
+        ]
         click.echo(f"\nWhat if\n{table(('', 'step (us)', 'ratio'), rows, left=(0,))}")
     for note in numbers["notes"]:
         click.echo(f"\nNote: {note}")
@@ -157,14 +202,28 @@ def _print(numbers: dict[str, Any], most_links: int, result: Any) -> None:
 
 def _steps(numbers: dict[str, Any]) -> str:
     if not numbers["steps"]:
-        line = ("whole run", _us(numbers["online_ns"]), _us(numbers["replayed_ns"]), _ratio(numbers["replayed_ns"], numbers["online_ns"]))
+        line = (
+            "whole run",
+            _us(numbers["online_ns"]),
+            _us(numbers["replayed_ns"]),
+            _ratio(numbers["replayed_ns"], numbers["online_ns"]),
+        )
         return table(("", "online (us)", "replayed (us)", "ratio"), [line], left=(0,))
     lines = [
         (s["step"], _us(s["online_ns"]), _us(s["replayed_ns"]), _ratio(s["replayed_ns"], s["online_ns"]), _us(s["compute_ns"]),
          _us(s["online_exposed_ns"]), _us(s["exposed_ns"]), _us(s["overlapped_ns"]))
         for s in numbers["steps"]
     ]  # fmt: skip
-    header = ("step", "online (us)", "replayed (us)", "ratio", "compute (us)", "online exposed (us)", "exposed (us)", "overlapped (us)")
+    header = (
+        "step",
+        "online (us)",
+        "replayed (us)",
+        "ratio",
+        "compute (us)",
+        "online exposed (us)",
+        "exposed (us)",
+        "overlapped (us)",
+    )
     return table(header, lines)
 
 
@@ -176,7 +235,18 @@ def _operations(operations: Sequence[dict[str, Any]]) -> str:
          _us(o["contended_ns"]), f"{o['slowdown']:.3f}", f"{o['largest_slowdown']:.3f}")
         for o in operations
     ]  # fmt: skip
-    header = ("group", "op", "ranks", "algorithm", "count", "bytes", "uncontended (us)", "contended (us)", "slowdown", "largest")
+    header = (
+        "group",
+        "op",
+        "ranks",
+        "algorithm",
+        "count",
+        "bytes",
+        "uncontended (us)",
+        "contended (us)",
+        "slowdown",
+        "largest",
+    )
     return table(header, lines, left=(0, 1, 3))
 
 

@@ -66,7 +66,11 @@ class Clocks:
         for node, after in values:
             if node not in best or best[node] < after:
                 best[node] = after
-        if len(best) > 1 and 0 in best and best[0] <= max(after for node, after in best.items() if node):
+        if (
+            len(best) > 1
+            and 0 in best
+            and best[0] <= max(after for node, after in best.items() if node)
+        ):
             del best[0]
         if len(best) <= 1:
             return next(iter(best.items()), BEGINNING)
@@ -113,7 +117,13 @@ class Run:
         return np.array(self._open) == 0
 
     def _spread(self, ready: list[int]) -> None:
-        times, first, target, after, left = self.times, self._first, self._target, self._after, self._open
+        times, first, target, after, left = (
+            self.times,
+            self._first,
+            self._target,
+            self._after,
+            self._open,
+        )
         while ready:
             node = ready.pop()
             if self._watched[node]:

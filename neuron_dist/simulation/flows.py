@@ -49,7 +49,9 @@ class Demand:
 
 def share(demands: Sequence[Demand]) -> tuple[np.ndarray, list[np.ndarray]]:
     """The speed of each transfer, in (0, 1], and its links without room that keep it from more (none at full speed)."""
-    links = np.unique(np.concatenate([d.links for d in demands])) if demands else np.zeros(0, np.int64)
+    links = (
+        np.unique(np.concatenate([d.links for d in demands])) if demands else np.zeros(0, np.int64)
+    )
     need = np.zeros((len(demands), len(links)))
     for row, demand in zip(need, demands, strict=True):
         row[np.searchsorted(links, demand.links)] = demand.need
@@ -177,6 +179,7 @@ class Flows:
 
     def _account(self, flow: _Flow, now_ns: int) -> None:
         passed = now_ns - flow.since_ns
+        assert passed >= 0, "time went back"
         flow.work = max(flow.work - flow.speed * passed, 0.0)
         if len(flow.cause) and passed:
             self.lost_ns[flow.cause] += (1.0 - flow.speed) * passed / len(flow.cause)

@@ -147,11 +147,21 @@ class _Collector:
                 elif op == "recv":
                     receives[group, c].append((d, b, index))
                 else:
-                    self._issued(op, team, a, (b, bool(flag2 & UNEVEN)), 0 if d == NOBODY else d, trace, place)
+                    self._issued(
+                        op,
+                        team,
+                        a,
+                        (b, bool(flag2 & UNEVEN)),
+                        0 if d == NOBODY else d,
+                        trace,
+                        place,
+                    )
             elif kind == Kind.COLLECTIVE:
                 operation = self.collectives.get((team.number, a))
                 if operation is None or trace.rank not in operation.issues:
-                    raise TraceError(f"{trace.path}: record {index} says how {op} {a} of {team.label} went, but no ISSUE began it")
+                    raise TraceError(
+                        f"{trace.path}: record {index} says how {op} {a} of {team.label} went, but no ISSUE began it"
+                    )
                 operation.noted.append((place, False))
                 operation.algorithm = operation.algorithm or trace.names.get(name2, "")
             elif op == "send":
@@ -163,12 +173,25 @@ class _Collector:
             self._received(trace, position, teams[group], own, issued, done.pop((group, work), []))
         if done:
             index = next(iter(done.values()))[0][3]
-            raise TraceError(f"{trace.path}: record {index} says how a recv went, but no ISSUE began it")
+            raise TraceError(
+                f"{trace.path}: record {index} says how a recv went, but no ISSUE began it"
+            )
 
-    def _issued(self, op: str, team: Team, number: int, size: tuple[int, bool], root: int, trace: RankTrace, place: Place) -> None:
+    def _issued(
+        self,
+        op: str,
+        team: Team,
+        number: int,
+        size: tuple[int, bool],
+        root: int,
+        trace: RankTrace,
+        place: Place,
+    ) -> None:
         operation = self.collectives.get((team.number, number))
         if operation is None:
-            operation = self.collectives[team.number, number] = Operation(op, team, number, root=root)
+            operation = self.collectives[team.number, number] = Operation(
+                op, team, number, root=root
+            )
         if operation.op != op or operation.root != root:
             other = next(iter(operation.issues))
             raise TraceError(
@@ -186,7 +209,17 @@ class _Collector:
             self.messages[key] = Operation("send", team, number, channel=(source, target))
         return self.messages[key]
 
-    def _sent(self, team: Team, me: int, peer: int, number: int, size: tuple[int, bool], eager: bool, rank: int, place: Place) -> None:
+    def _sent(
+        self,
+        team: Team,
+        me: int,
+        peer: int,
+        number: int,
+        size: tuple[int, bool],
+        eager: bool,
+        rank: int,
+        place: Place,
+    ) -> None:
         message = self._message(team, me, peer, number)
         message.sizes[rank], message.eager, message.issues[rank] = size, eager, place
 
@@ -199,7 +232,9 @@ class _Collector:
         for number, peer, nbytes, index in sorted(done):
             able = [r for r in left if r[0] in (peer, NOBODY)]
             if not able:
-                raise TraceError(f"{trace.path}: record {index} says how a recv from {peer} of {team.label} went, but no ISSUE began it")
+                raise TraceError(
+                    f"{trace.path}: record {index} says how a recv from {peer} of {team.label} went, but no ISSUE began it"
+                )
             chosen = next((r for r in able if r[1] == nbytes), able[0])
             left.remove(chosen)
             message = self._message(team, peer, me, number)

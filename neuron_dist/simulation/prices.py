@@ -134,13 +134,19 @@ class Prices:
             return None
         op, group = chosen.op, Group(self.cluster, ranks)
         cut = len(algorithm) == LONGEST_NAME
-        known = [a.name for a in algorithms_for(op) if a.name == algorithm or (cut and a.name.startswith(algorithm))]
+        known = [
+            a.name
+            for a in algorithms_for(op)
+            if a.name == algorithm or (cut and a.name.startswith(algorithm))
+        ]
         usable = [name for name in known if not lookup(name, op).refuses(op, group)]
         if len(usable) > 1:
             self._note(f"{op} ran as one of {', '.join(usable)}: priced as {usable[0]}")
         elif not usable:
             why = lookup(known[0], op).refuses(op, group) if known else "it is not registered"
-            self._note(f"{op} ran as {algorithm!r}, which cannot be used here ({why}): priced as {chosen.algorithm}")
+            self._note(
+                f"{op} ran as {algorithm!r}, which cannot be used here ({why}): priced as {chosen.algorithm}"
+            )
         return usable[0] if usable else None
 
     def _note(self, text: str) -> None:
@@ -149,7 +155,10 @@ class Prices:
 
 def _accounts(operation: Operation) -> tuple[int, ...]:
     """Bytes that are priced, the first rank's first."""
-    sizes = {rank: rounded_up(nbytes) if uneven else nbytes for rank, (nbytes, uneven) in operation.sizes.items()}
+    sizes = {
+        rank: rounded_up(nbytes) if uneven else nbytes
+        for rank, (nbytes, uneven) in operation.sizes.items()
+    }
     first = sizes.get(operation.ranks[0], max(sizes.values(), default=0))
     others = sorted(set(sizes.values()) - {first}) if operation.op in OWN_SIZES else []
     return first, *others

@@ -107,9 +107,7 @@ def _pairs(values: list[Value]) -> np.ndarray:
 
 def durations_of(trace: RankTrace, roofline: Roofline, kernels: np.ndarray) -> np.ndarray:
     """Durations of the KERNEL records of these indices, int64 ns."""
-    peaks = np.array(
-        [roofline.tensor_flops[tensor_kind(trace.dtype_name(n))] for n in range(256)]
-    )
+    peaks = np.array([roofline.tensor_flops[tensor_kind(trace.dtype_name(n))] for n in range(256)])
     part = trace.records[kernels]
     return roofline.durations_ns(part["a"], part["b"], peaks[part["dtype"]], part["flag"])
 

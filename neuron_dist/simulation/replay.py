@@ -113,7 +113,11 @@ class Replay:
     @property
     def hot_link(self) -> str:
         """The link that is busy longest; '' if nothing moved."""
-        return self.topology.link_names[int(self.link_busy_ns.argmax())] if self.link_busy_ns.any() else ""
+        return (
+            self.topology.link_names[int(self.link_busy_ns.argmax())]
+            if self.link_busy_ns.any()
+            else ""
+        )
 
     @property
     def steps(self) -> list[StepTime]:
@@ -160,10 +164,14 @@ def replay(
     _check_cores(cluster, traces)
     recorded = same_cluster(traces[0], cluster)
     roofline = Roofline.of(cluster) if roofline is None else roofline
-    prices = Prices(cluster, roofline, keep_algorithms=recorded if keep_algorithms is None else keep_algorithms)
+    prices = Prices(
+        cluster, roofline, keep_algorithms=recorded if keep_algorithms is None else keep_algorithms
+    )
     clocks = Clocks()
     wiring = Wiring(collect(traces), len(traces), clocks, prices, contended=contended)
-    ranks = [compile_rank(t, clocks, p, roofline) for t, p in zip(traces, wiring.ports, strict=True)]
+    ranks = [
+        compile_rank(t, clocks, p, roofline) for t, p in zip(traces, wiring.ports, strict=True)
+    ]
     run = Run(clocks, wiring.by_start)
     flows = Flows(len(prices.topology.link_Bps))
     _simulate(run, wiring, flows)
@@ -176,7 +184,9 @@ def _check_cores(cluster: Cluster, traces: Sequence[RankTrace]) -> None:
         cluster.core_of(last)
     except ClusterError as error:
         need = last // cluster.cores_per_instance + 1
-        raise ClusterError(f"{error}; {need} instances have one for each of the run's ranks") from None
+        raise ClusterError(
+            f"{error}; {need} instances have one for each of the run's ranks"
+        ) from None
 
 
 def _header(trace: RankTrace, cluster: Cluster) -> dict[str, Any]:
@@ -198,7 +208,9 @@ def _simulate(run: Run, wiring: Wiring, flows: Flows) -> None:
     def schedule() -> None:
         for node in run.settled():
             number = wiring.by_start[node]
-            heapq.heappush(events, (run.times[node] + wiring.operations[number].cost.latency_ns, number, False))
+            heapq.heappush(
+                events, (run.times[node] + wiring.operations[number].cost.latency_ns, number, False)
+            )
 
     # All that does not wait for a transfer is known by now, so nothing can begin before the next event: it is safe to go there.
     schedule()
@@ -256,7 +268,8 @@ def _result(
             link_bytes[links] += carried
     return Replay(
         traces=[
-            retimed(*each, times_ns, known, header) for each in zip(traces, ranks, notes, strict=True)
+            retimed(*each, times_ns, known, header)
+            for each in zip(traces, ranks, notes, strict=True)
         ],
         cluster=cluster,
         topology=prices.topology,

@@ -30,7 +30,12 @@ class Note(NamedTuple):
 
 
 def retimed(
-    trace: RankTrace, clock: RankClock, notes: Sequence[Note], times_ns: np.ndarray, known: np.ndarray, header: Mapping[str, Any]
+    trace: RankTrace,
+    clock: RankClock,
+    notes: Sequence[Note],
+    times_ns: np.ndarray,
+    known: np.ndarray,
+    header: Mapping[str, Any],
 ) -> RankTrace:
     """``trace`` at new times, without the records that the replay did not reach.
 
@@ -40,7 +45,9 @@ def retimed(
     new, keep = old.copy(), old["kind"] == Kind.MEMORY
     index, time_ns, reached = clock.points.times(times_ns, known)
     keep[index] = reached
-    instant = (old["end_ns"][index] == old["start_ns"][index]) & (old["end_ns"][index] > 0)  # else it has no end
+    instant = (old["end_ns"][index] == old["start_ns"][index]) & (
+        old["end_ns"][index] > 0
+    )  # else it has no end
     new["start_ns"][index] = time_ns
     new["end_ns"][index] = np.where(instant, time_ns, old["end_ns"][index])
     kernels, starts_ns, ends_ns, reached = clock.kernel_times(times_ns, known)
@@ -63,7 +70,9 @@ def _steps(table: np.ndarray, keep: np.ndarray) -> None:
     steps = np.flatnonzero((table["kind"] == Kind.STEP) & keep)
     compute, communication = (
         union(part["start_ns"], part["end_ns"])
-        for part in (table[np.isin(table["kind"], kinds) & keep] for kinds in (COMPUTE, COMMUNICATION))
+        for part in (
+            table[np.isin(table["kind"], kinds) & keep] for kinds in (COMPUTE, COMMUNICATION)
+        )
     )
     start_ns = 0
     for step in steps.tolist():
@@ -88,7 +97,12 @@ def write(trace: RankTrace, folder: str | Path) -> Path:
         for number, name in trace.names.items():
             writer.text(Text.NAME, name, name=number)
         for number, group in trace.groups.items():
-            made = {"id": group.id, "name": group.name, "desc": group.desc, "ranks": list(group.ranks)}
+            made = {
+                "id": group.id,
+                "name": group.name,
+                "desc": group.desc,
+                "ranks": list(group.ranks),
+            }
             writer.text(Text.GROUP, json.dumps(made), group=number)
         for number, name in trace.streams.items():
             writer.text(Text.STREAM, name, stream=number)

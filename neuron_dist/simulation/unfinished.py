@@ -32,7 +32,11 @@ class Unfinished:
 
 
 def find_unfinished(
-    traces: Sequence[RankTrace], ranks: Sequence[RankClock], wiring: Wiring, times_ns: np.ndarray, known: np.ndarray
+    traces: Sequence[RankTrace],
+    ranks: Sequence[RankClock],
+    wiring: Wiring,
+    times_ns: np.ndarray,
+    known: np.ndarray,
 ) -> list[Unfinished]:
     """One for each rank with an operation that has not ended, in rank order."""
     if known.all():
@@ -56,7 +60,9 @@ def find_unfinished(
             assert waiting["kind"] == Kind.WORK_WAIT
             open_ = [i for i in open_ if trace.records["c"][i] == waiting["c"]]
         operation = of_issue[position, open_[0]]
-        why = _because(operation, {traces[p].rank for p, i in _places(operation) if i in not_reached[p]})
+        why = _because(
+            operation, {traces[p].rank for p, i in _places(operation) if i in not_reached[p]}
+        )
         left = len(not_reached[position]) + kernels_left[position]
         found.append(Unfinished(trace.rank, str(operation), why, left))
     return found

@@ -38,13 +38,21 @@ def with_parameters(cluster: Cluster, **values: float) -> Cluster:
     """The cluster with other assumed or fitted values. Raises KeyError for a name that is not one."""
     unknown = [name for name in values if name not in cluster.parameters]
     if unknown:
-        raise KeyError(f"{cluster} has no parameter {unknown[0]!r}, only {', '.join(cluster.parameters)}")
+        raise KeyError(
+            f"{cluster} has no parameter {unknown[0]!r}, only {', '.join(cluster.parameters)}"
+        )
     said = ",".join(f"{name}={value}" for name, value in values.items())
     spec = {**cluster.spec, "parameters": {**cluster.parameters, **values}}
     return replace(cluster, spec=spec, digest=f"{cluster.digest},{said}")
 
 
-def what_if(traces: Sequence[RankTrace], cluster: Cluster | None = None, *, factor: float = 2.0, contended: bool = True) -> list[Row]:
+def what_if(
+    traces: Sequence[RankTrace],
+    cluster: Cluster | None = None,
+    *,
+    factor: float = 2.0,
+    contended: bool = True,
+) -> list[Row]:
     """The step as replayed, and as it would be with each part of the machine ``factor`` times faster, without
     latencies, without contention, and with no communication left uncovered.
 
@@ -56,11 +64,15 @@ def what_if(traces: Sequence[RankTrace], cluster: Cluster | None = None, *, fact
     cluster = recorded_cluster(traces[0]) if cluster is None else cluster
     keep = same_cluster(traces[0], cluster)
     base = replay(traces, cluster, contended=contended)
-    traces = base.traces if not keep else traces  # on another cluster the choice of algorithms is that of the base, too
+    traces = (
+        base.traces if not keep else traces
+    )  # on another cluster the choice of algorithms is that of the base, too
     rows = [Row("replayed", step_ns(base))]
     for question in _questions(cluster, factor, contended):
         changed, roofline = question.cluster(cluster), question.roofline(Roofline.of(cluster))
-        answer = replay(traces, changed, contended=question.contended, roofline=roofline, keep_algorithms=True)
+        answer = replay(
+            traces, changed, contended=question.contended, roofline=roofline, keep_algorithms=True
+        )
         rows.append(Row(question.name, step_ns(answer)))
     rows.append(Row("no exposed communication", _without_exposed(base)))
     return rows
@@ -88,9 +100,15 @@ def _questions(cluster: Cluster, factor: float, contended: bool) -> list[_Questi
     return [
         *found,
         _Question(f"DMA inside a chip {by}", times("core_Bps"), contended=contended),
-        _Question(f"compute and HBM {by}", roofline=lambda r: r.faster(factor), contended=contended),
+        _Question(
+            f"compute and HBM {by}", roofline=lambda r: r.faster(factor), contended=contended
+        ),
         _Question("no latency of collectives", no_latency, contended=contended),
-        _Question("no launch and dispatch", roofline=lambda r: replace(r, launch_ns=0.0, dispatch_ns=0.0), contended=contended),
+        _Question(
+            "no launch and dispatch",
+            roofline=lambda r: replace(r, launch_ns=0.0, dispatch_ns=0.0),
+            contended=contended,
+        ),
     ]
 
 

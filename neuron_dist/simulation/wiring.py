@@ -36,7 +36,13 @@ class Wiring:
     """All operations of a run."""
 
     def __init__(
-        self, operations: Sequence[Operation], traces: int, clocks: Clocks, prices: Prices, *, contended: bool
+        self,
+        operations: Sequence[Operation],
+        traces: int,
+        clocks: Clocks,
+        prices: Prices,
+        *,
+        contended: bool,
     ) -> None:
         """``contended``: transfers over links end when :attr:`Wired.held` is released, else after their own time."""
         self.clocks, self.contended = clocks, contended

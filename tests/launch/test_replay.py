@@ -38,13 +38,17 @@ def numbers(folder, line=""):
 
 def lines(output, title):
     """The rows of the table under a title, without its header."""
-    return [line.split() for line in output.split(f"\n{title}", 1)[1].split("\n\n")[0].splitlines()[2:]]
+    return [
+        line.split() for line in output.split(f"\n{title}", 1)[1].split("\n\n")[0].splitlines()[2:]
+    ]
 
 
 def test_table(folder):
     output = call(f"replay {folder}")
     result = replay(read(folder))
-    assert output.startswith("6 ranks on trn2.48xlarge (LNC 2); groups share links; times are simulated\n")
+    assert output.startswith(
+        "6 ranks on trn2.48xlarge (LNC 2); groups share links; times are simulated\n"
+    )
     steps = lines(output, "Steps")
     assert [row[2] for row in steps] == [f"{s.time_ns / 1e3:.2f}" for s in result.steps]
     assert [row[3] for row in steps] == [f"{float(row[2]) / float(row[1]):.3f}" for row in steps]
@@ -52,7 +56,14 @@ def test_table(folder):
     gathers = [o for o in result.outcomes if o.group == "mesh_1"]
     row = next(row for row in lines(output, "Collectives") if row[0] == "mesh_1")
     assert row[:3] == ["mesh_1", "all_gather", "2"]
-    taken = [str(len(gathers)), str(2 * (64 << 20)), *(f"{sum(ns) / 1e3:.2f}" for ns in ([o.alone_ns for o in gathers], [o.time_ns for o in gathers]))]
+    taken = [
+        str(len(gathers)),
+        str(2 * (64 << 20)),
+        *(
+            f"{sum(ns) / 1e3:.2f}"
+            for ns in ([o.alone_ns for o in gathers], [o.time_ns for o in gathers])
+        ),
+    ]
     assert row[4:8] == taken
     assert f"Hot link: {result.hot_link}, busy" in output
     assert lines(output, "Where transfers were held up")[0][:4] == ["chip", "0", "->", "chip"]
@@ -70,7 +81,9 @@ def test_json(folder):
     result = replay(read(folder))
     assert found["replayed_ns"] == result.makespan_ns
     assert [s["replayed_ns"] for s in found["steps"]] == [s.time_ns for s in result.steps]
-    assert sum(o["contended_ns"] for o in found["operations"]) == sum(o.time_ns for o in result.outcomes)
+    assert sum(o["contended_ns"] for o in found["operations"]) == sum(
+        o.time_ns for o in result.outcomes
+    )
     assert sum(li["bytes"] for li in found["links"]) == result.link_bytes.sum()
     assert found["what_if"] == found["unfinished"] == found["notes"] == []
 
@@ -94,7 +107,9 @@ def test_what_if(folder):
 def test_another_cluster(folder, options, cluster, tmp_path):
     if cluster is None:  # a file of one's own
         path = tmp_path / "own.yaml"
-        path.write_text("extends: trn2.48xlarge\nproduct: own\nassumptions: {launch_ns: {value: 0, source: none}}\n")
+        path.write_text(
+            "extends: trn2.48xlarge\nproduct: own\nassumptions: {launch_ns: {value: 0, source: none}}\n"
+        )
         options, cluster = f"--cluster {path}", load_cluster(str(path))
     found = numbers(folder, options)
     assert found["cluster"] == str(cluster)
@@ -110,6 +125,10 @@ def test_the_retimed_traces_are_traces(folder, tmp_path):
         assert (trace.records == wanted.records).all()
         assert trace.header["cluster"]["product"] == "trn1.32xlarge"
     assert "6 ranks on trn1.32xlarge (LNC 1); groups share" in call(f"replay {tmp_path}/new")
+    own = tmp_path / "own.yaml"
+    own.write_text("extends: trn2.48xlarge\nproduct: own\n")
+    call(f"replay {folder} --cluster {own} --out {tmp_path}/own")
+    assert "6 ranks on own (LNC 2); groups share" in call(f"replay {tmp_path}/own")
 
 
 def test_a_run_that_was_killed(tmp_path):
@@ -118,7 +137,10 @@ def test_a_run_that_was_killed(tmp_path):
     online.call(0, 0, "all_reduce", 4096)
     online.traces()
     output = call(f"replay {tmp_path}")
-    assert "rank 0 waits for all_reduce 1 of pg0: rank 1 never called it (0 records left out)" in output
+    assert (
+        "rank 0 waits for all_reduce 1 of pg0: rank 1 never called it (0 records left out)"
+        in output
+    )
     assert numbers(tmp_path)["unfinished"][0]["because"] == "rank 1 never called it"
     assert "whole run" in output
 
@@ -140,7 +162,10 @@ def test_a_recorded_cluster_of_a_file_that_has_changed(tmp_path):
     ("options", "text"),
     [
         ("--cluster trn2.48xlrge", "unknown product 'trn2.48xlrge'; did you mean 'trn2.48xlarge'?"),
-        ("--cluster trn1.2xlarge --instances 1", "there is no core for rank 5, only for 0 to 1; 3 instances have one"),
+        (
+            "--cluster trn1.2xlarge --instances 1",
+            "there is no core for rank 5, only for 0 to 1; 3 instances have one",
+        ),
         ("--lnc 3", "lnc is 3, expected 1 or 2"),
         ("--what-if 0", "--what-if 0: expected a number above 0"),
         ("--json /nowhere/x.json", "/nowhere/x.json: No such file or directory"),
@@ -151,8 +176,12 @@ def test_wrong_options(folder, options, text):
 
 
 def test_wrong_folders(folder, tmp_path):
-    assert "no such folder; expected one that NEURON_DIST_TRACE" in refused(f"replay {tmp_path}/nothing")
-    assert "that is the run's own trace, expected another folder" in refused(f"replay {folder} --out {folder}")
+    assert "no such folder; expected one that NEURON_DIST_TRACE" in refused(
+        f"replay {tmp_path}/nothing"
+    )
+    assert "that is the run's own trace, expected another folder" in refused(
+        f"replay {folder} --out {folder}"
+    )
     before = read(folder)[0].of(Kind.STEP)["end_ns"].tolist()
     call(f"replay {folder}")
     assert read(folder)[0].of(Kind.STEP)["end_ns"].tolist() == before

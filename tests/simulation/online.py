@@ -69,7 +69,15 @@ class Online:
         end = start + self.roofline.duration_ns(flops, nbytes, DTYPES.get(dtype, ""), moves)
         self.stream[rank][stream] = end
         self.writers[rank].add(
-            Kind.KERNEL, name="aten::mm", dtype=dtype, stream=stream, start_ns=start, end_ns=end, flag=moves, a=flops, b=nbytes
+            Kind.KERNEL,
+            name="aten::mm",
+            dtype=dtype,
+            stream=stream,
+            start_ns=start,
+            end_ns=end,
+            flag=moves,
+            a=flops,
+            b=nbytes,
         )
 
     def record(self, rank, stream, event):
@@ -84,7 +92,11 @@ class Online:
         time = self.of(rank, stream) if event is None else self.events[rank].get(event, 0)
         self.host[rank] = max(self.host[rank], time)
         self.writers[rank].add(
-            Kind.HOST_WAIT, stream=stream or 0, flag=event is not None, a=event or 0, start_ns=self.host[rank]
+            Kind.HOST_WAIT,
+            stream=stream or 0,
+            flag=event is not None,
+            a=event or 0,
+            start_ns=self.host[rank],
         )
 
     def work(self, rank):
@@ -175,7 +187,9 @@ class Online:
         work = self.work(rank) if work is None else work
         channel = g, peer, self.groups[g].index(rank)
         number = self.received[channel] = self.received.get(channel, -1) + 1
-        ready, fields = self._issue(rank, g, "recv", stream, nbytes, 0, NOBODY if anybody else peer, work)
+        ready, fields = self._issue(
+            rank, g, "recv", stream, nbytes, 0, NOBODY if anybody else peer, work
+        )
         message = self.messages.setdefault((channel, number), {})
         message |= {"ready": ready, "receiver": (rank, fields | {"a": number, "d": peer})}
         self.works[rank].setdefault(work, []).append(lambda: message.get("recv_end"))
@@ -191,9 +205,13 @@ class Online:
         else:
             end = start + message["cost"]
             message["send_end"] = end
-            self._done(message["sender"][0], Kind.MESSAGE, 1001, message["sender"][1], start, end, "p2p")
+            self._done(
+                message["sender"][0], Kind.MESSAGE, 1001, message["sender"][1], start, end, "p2p"
+            )
         message["recv_end"] = end
-        self._done(message["receiver"][0], Kind.MESSAGE, 1001, message["receiver"][1], start, end, "p2p")
+        self._done(
+            message["receiver"][0], Kind.MESSAGE, 1001, message["receiver"][1], start, end, "p2p"
+        )
 
     def work_wait(self, rank, stream, work):
         """Waits, or does nothing and returns False where the real program would still block."""
@@ -210,7 +228,9 @@ class Online:
 
     def step(self, rank, number):
         end = max(self.host[rank], *self.stream[rank].values(), 0)
-        self.writers[rank].add(Kind.STEP, a=number, start_ns=self.step_start[rank], end_ns=end, e=17)
+        self.writers[rank].add(
+            Kind.STEP, a=number, start_ns=self.step_start[rank], end_ns=end, e=17
+        )
         self.step_start[rank] = end
 
     def traces(self):

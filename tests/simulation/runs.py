@@ -37,7 +37,9 @@ def train(model, width, steps, read_loss):
 def fsdp(width=128, layers=3, steps=3, read_loss=True):
     """FSDP2 over one half of the ranks, replicated over the other (HSDP)."""
     torch.manual_seed(0)
-    mesh = init_device_mesh("neuron", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard"))
+    mesh = init_device_mesh(
+        "neuron", (2, dist.get_world_size() // 2), mesh_dim_names=("replicate", "shard")
+    )
     net = nn.Sequential(*(Block(width) for _ in range(layers))).to("neuron")
     for block in net:
         fully_shard(block, mesh=mesh)
@@ -70,7 +72,11 @@ def mixture(steps=3, anybody=True):
         with torch.neuron.stream(side):
             a @ a.T
             if rank % 2:
-                dist.all_gather_into_tensor(torch.zeros(n // 2 << 18, device="neuron"), torch.zeros(1 << 18, device="neuron"), group=odd)
+                dist.all_gather_into_tensor(
+                    torch.zeros(n // 2 << 18, device="neuron"),
+                    torch.zeros(1 << 18, device="neuron"),
+                    group=odd,
+                )
             event.record()
         dist.all_reduce(torch.ones(4, device="neuron"), group=pairs[rank // 2])
         dist.all_reduce(torch.ones(4, device="neuron"), group=alone)
@@ -94,7 +100,10 @@ def mixture(steps=3, anybody=True):
             dist.send(torch.zeros(10, device="neuron"), 0)
         splits = [1000 * (r + rank + step) for r in range(n)]  # the same both ways
         dist.all_to_all_single(
-            torch.zeros(sum(splits), device="neuron"), torch.zeros(sum(splits), device="neuron"), splits, splits
+            torch.zeros(sum(splits), device="neuron"),
+            torch.zeros(sum(splits), device="neuron"),
+            splits,
+            splits,
         )
         # a view that is not contiguous is copied back when the collective has ended
         wide = torch.zeros(64, 64, device="neuron")
@@ -103,7 +112,11 @@ def mixture(steps=3, anybody=True):
         copied.wait()
         cpu = torch.ones(1000)
         dist.all_reduce(cpu)
-        future = dist.all_reduce(y[:4, :100].clone(), async_op=True).get_future().then(lambda f: f.value()[0] * 2)
+        future = (
+            dist.all_reduce(y[:4, :100].clone(), async_op=True)
+            .get_future()
+            .then(lambda f: f.value()[0] * 2)
+        )
         y += 1
         future.wait()
         y.sum().item()
@@ -117,9 +130,19 @@ def unequal(steps=2):
     for step in range(steps):
         objects = [None] * n
         dist.all_gather_object(objects, {"rank": rank, "more": "x" * (100 * rank + step)})
-        dist.gather(torch.ones(100, device="neuron"), [torch.zeros(100, device="neuron") for _ in range(n)] if rank == 1 else None, dst=1)
-        dist.reduce_scatter(torch.zeros(64 * (rank + 1), device="neuron"), [torch.zeros(64 * (r + 1), device="neuron") for r in range(n)])
-        dist.all_gather([torch.zeros(64 * (r + 1), device="neuron") for r in range(n)], torch.zeros(64 * (rank + 1), device="neuron"))
+        dist.gather(
+            torch.ones(100, device="neuron"),
+            [torch.zeros(100, device="neuron") for _ in range(n)] if rank == 1 else None,
+            dst=1,
+        )
+        dist.reduce_scatter(
+            torch.zeros(64 * (rank + 1), device="neuron"),
+            [torch.zeros(64 * (r + 1), device="neuron") for r in range(n)],
+        )
+        dist.all_gather(
+            [torch.zeros(64 * (r + 1), device="neuron") for r in range(n)],
+            torch.zeros(64 * (rank + 1), device="neuron"),
+        )
 
 
 def killed():

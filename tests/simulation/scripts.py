@@ -14,7 +14,21 @@ DTYPES = (6, 15, 0, 23)
 number = st.integers(0, 2**16)
 action = st.tuples(
     st.sampled_from(
-        ["kernel"] * 4 + ["record", "wait", "host_wait", "call", "call", "call", "send", "recv", "work_wait", "work_wait", "flush", "step"]
+        ["kernel"] * 4
+        + [
+            "record",
+            "wait",
+            "host_wait",
+            "call",
+            "call",
+            "call",
+            "send",
+            "recv",
+            "work_wait",
+            "work_wait",
+            "flush",
+            "step",
+        ]
     ),
     st.integers(0, WORLD - 1),
     st.integers(0, 2),
@@ -34,7 +48,14 @@ class Script:
     def do(self, what, rank, stream, x, y):
         online = self.online
         if what == "kernel":
-            online.kernel(rank, stream, flops=x * 10**6 * (y % 3), nbytes=y * 100, dtype=DTYPES[x % 4], moves=(x + y) % 5 % 3)
+            online.kernel(
+                rank,
+                stream,
+                flops=x * 10**6 * (y % 3),
+                nbytes=y * 100,
+                dtype=DTYPES[x % 4],
+                moves=(x + y) % 5 % 3,
+            )
         elif what == "record":
             online.record(rank, stream, x % 3)
         elif what == "wait":
@@ -77,7 +98,9 @@ class Script:
         nbytes = SIZES[(sum(channel) + 3 * count) % len(SIZES)]
         work = self.online.next_work[rank] if x % 5 == 0 and self.online.next_work[rank] else None
         if what == "send":
-            self.online.send(rank, g, peer, nbytes, stream, eager=(count + peer) % 2 == 0, work=work)
+            self.online.send(
+                rank, g, peer, nbytes, stream, eager=(count + peer) % 2 == 0, work=work
+            )
         else:
             self.online.recv(rank, g, peer, nbytes, stream, work=work, anybody=x % 7 == 0)
 

@@ -11,7 +11,9 @@ from neuron_dist.simulation.flows import Demand, Flows, share
 def demand(number=0, **need):
     """``demand(a=1, b=0.5)``: needs of links a, b, ..., which are 0, 1, ..."""
     links = sorted(ord(name) - ord("a") for name in need)
-    return Demand(number, np.array(links), np.array([float(need[chr(ord("a") + link)]) for link in links]))
+    return Demand(
+        number, np.array(links), np.array([float(need[chr(ord("a") + link)]) for link in links])
+    )
 
 
 def speeds(*demands):
@@ -55,7 +57,9 @@ def test_what_holds_it_up():
     assert [c.tolist() for c in causes] == [[0], [0], []]
 
 
-needs = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from([0.01, 0.1, 0.25, 0.3, 0.5, 0.77, 1.0]), min_size=1)
+needs = st.dictionaries(
+    st.sampled_from("abcdef"), st.sampled_from([0.01, 0.1, 0.25, 0.3, 0.5, 0.77, 1.0]), min_size=1
+)
 
 
 @given(st.lists(needs, min_size=1, max_size=9), st.randoms())
@@ -106,11 +110,17 @@ def test_ends_to_the_nanosecond():
     # 400 alone, then 1200 together, then the second 400 alone
     assert run([(0, a, 1000), (400, a, 1000)])[0] == [1600, 2000]
     # 300 alone, the short one's 50 at a third each, the first's other 650 at half, the second's other 300 alone
-    assert run([(0, a, 1000), (300, a, 1000), (300, a, 50)])[0] == [300 + 150 + 1300, 300 + 150 + 1300 + 300, 300 + 150]
+    assert run([(0, a, 1000), (300, a, 1000), (300, a, 50)])[0] == [
+        300 + 150 + 1300,
+        300 + 150 + 1300 + 300,
+        300 + 150,
+    ]
 
 
 def test_nothing_to_share_changes_nothing():
-    ends, flows = run([(0, demand(1, a=0.3), 777), (10, demand(2, a=0.3), 1), (20, demand(3, b=1), 5)])
+    ends, flows = run(
+        [(0, demand(1, a=0.3), 777), (10, demand(2, a=0.3), 1), (20, demand(3, b=1), 5)]
+    )
     assert ends == [777, 11, 25]
     assert not flows.lost_ns.any()
 

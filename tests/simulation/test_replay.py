@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from collectives import load_cluster, plan
 from collectives.cost import Pricer
 from collectives.group import Group
-from collectives.topology import ClusterError, topology_of
+from collectives.topology import topology_of
 from neuron_dist.simulation.intervals import split, union
 from neuron_dist.simulation.replay import replay
-from neuron_dist.simulation.retime import write
-from neuron_dist.simulation.roofline import Roofline
-from neuron_dist.simulation.trace import Kind, TraceError, read
+from neuron_dist.simulation.trace import Kind
 from tests.simulation.online import Online, rounded
 from tests.simulation.scripts import WORLD, actions, run
 
@@ -92,12 +90,19 @@ def test_files_that_end_anywhere(todo, parts):
     """What is reached has the recorded times, and what is not is behind something that is missing."""
     with tempfile.TemporaryDirectory() as folder:
         whole = run(Path(folder), todo)
-        cut = [replace(t, records=t.records[: int(len(t.records) * p)]) for t, p in zip(whole, parts, strict=True)]
+        cut = [
+            replace(t, records=t.records[: int(len(t.records) * p)])
+            for t, p in zip(whole, parts, strict=True)
+        ]
         result, shared = replay(cut, contended=False), replay(cut)
         for old, new, also in zip(cut, result.traces, shared.traces, strict=True):
-            assert set(new.records[list(FIELDS)].tolist()) <= set(old.records[list(FIELDS)].tolist())
+            assert set(new.records[list(FIELDS)].tolist()) <= set(
+                old.records[list(FIELDS)].tolist()
+            )
             assert len(also.records) == len(new.records)
-        left = sum(len(old.records) - len(new.records) for old, new in zip(cut, result.traces, strict=True))
+        left = sum(
+            len(old.records) - len(new.records) for old, new in zip(cut, result.traces, strict=True)
+        )
         assert bool(result.unfinished) or not left
         assert [str(u) for u in shared.unfinished] == [str(u) for u in result.unfinished]
 
@@ -120,7 +125,9 @@ def two_groups(folder, first, second, nbytes=64 << 20, late_ns=0):
 
 def costs(ranks, nbytes):
     p = plan("all_gather", nbytes, ranks, load_cluster())
-    total, latency = (int(np.floor(p_ns + 0.5)) for p_ns in (p.time_ns, p.ready.pricer.price(0).time_ns))
+    total, latency = (
+        int(np.floor(p_ns + 0.5)) for p_ns in (p.time_ns, p.ready.pricer.price(0).time_ns)
+    )
     busy = p.price.bytes_by_link / p.price.topology.link_Bps * 1e9
     return total, latency, busy / (p.time_ns - p.ready.pricer.price(0).time_ns)
 
@@ -142,7 +149,10 @@ def test_two_that_need_the_same_links_take_twice_as_long(tmp_path):
     expected = latency + 2 * (total - latency)
     assert [o.time_ns for o in result.outcomes] == [expected, expected]
     assert [s.time_ns for s in result.steps] == [expected]
-    assert result.topology.link_names[int(result.link_lost_ns.argmax())] in ("chip 0 -> chip 1", "chip 1 -> chip 0")
+    assert result.topology.link_names[int(result.link_lost_ns.argmax())] in (
+        "chip 0 -> chip 1",
+        "chip 1 -> chip 0",
+    )
     assert "chip 0 -> chip 1" in (result.hot_link, "chip 1 -> chip 0")
     assert result.link_bytes[link] == 2 * (32 << 20)
 
@@ -176,7 +186,11 @@ def test_links_are_those_of_the_groups_own_cores(tmp_path):
         for rank in ranks:
             online.call(rank, g, "all_gather", 64 << 20)
     result = replay(online.traces())
-    assert {o.ranks: o.slowdown > 1.9 for o in result.outcomes} == {(0, 4): True, (1, 5): True, (64, 68): False}
+    assert {o.ranks: o.slowdown > 1.9 for o in result.outcomes} == {
+        (0, 4): True,
+        (1, 5): True,
+        (64, 68): False,
+    }
     names = result.topology.link_names
     assert result.link_bytes[names.index("instance 1 chip 0 -> chip 1")] == 32 << 20
     assert result.link_bytes[names.index("instance 0 chip 0 -> chip 1")] == 64 << 20
@@ -184,7 +198,9 @@ def test_links_are_those_of_the_groups_own_cores(tmp_path):
         p = plan("all_gather", 64 << 20, operation.ranks, cluster)
         own = Pricer(p.schedule, Group(cluster, operation.ranks)).price(64 << 20)
         assert own.time_ns == p.time_ns
-        assert (result.link_bytes[own.bytes_by_link > 0] >= own.bytes_by_link[own.bytes_by_link > 0]).all()
+        assert (
+            result.link_bytes[own.bytes_by_link > 0] >= own.bytes_by_link[own.bytes_by_link > 0]
+        ).all()
 
 
 def test_a_delay_spreads_to_what_waits_for_it_and_is_hidden_elsewhere(tmp_path):
@@ -203,7 +219,11 @@ def test_a_delay_spreads_to_what_waits_for_it_and_is_hidden_elsewhere(tmp_path):
         online.step(rank, 0)
     traces = online.traces()
     result = replay(traces)
-    more = [int(b.of(Kind.STEP)["end_ns"][0]) - int(a.of(Kind.STEP)["end_ns"][0]) for a, b in zip(traces, result.traces, strict=True) if len(a.of(Kind.STEP))]
+    more = [
+        int(b.of(Kind.STEP)["end_ns"][0]) - int(a.of(Kind.STEP)["end_ns"][0])
+        for a, b in zip(traces, result.traces, strict=True)
+        if len(a.of(Kind.STEP))
+    ]
     assert more == [total - latency, 0, total - latency, 0]
 
 
@@ -226,7 +246,9 @@ def test_messages_share_links_too(tmp_path, eager):
     else:  # by its own time, while the first still has half of its bytes to send: four share, then two
         begins = total + latency
         assert [start for start, _ in times] == [0, total] * 2
-        half = (total - latency) - (begins - latency) / 2  # left of the first ones when the second ones begin
+        half = (total - latency) - (
+            begins - latency
+        ) / 2  # left of the first ones when the second ones begin
         ends = begins + 4 * half
         assert times[0][1] == pytest.approx(ends, abs=2)
         assert times[1][1] == pytest.approx(ends + 2 * (total - latency - half), abs=3)
@@ -235,9 +257,18 @@ def test_messages_share_links_too(tmp_path, eager):
 
 
 def test_parts_of_a_step(tmp_path):
-    todo = [("kernel", 0, 0, 9000, 4), ("call", 0, 1, 1, 4), ("kernel", 0, 2, 60000, 5), ("step", 0, 0, 0, 0), ("call", 1, 0, 1, 4), ("kernel", 0, 0, 30000, 7)]
+    todo = [
+        ("kernel", 0, 0, 9000, 4),
+        ("call", 0, 1, 1, 4),
+        ("kernel", 0, 2, 60000, 5),
+        ("step", 0, 0, 0, 0),
+        ("call", 1, 0, 1, 4),
+        ("kernel", 0, 0, 30000, 7),
+    ]
     for trace in replay(run(tmp_path, todo * 3), contended=True).traces:
-        compute, communication = (trace.of(*kinds) for kinds in ((Kind.KERNEL,), (Kind.COLLECTIVE, Kind.MESSAGE)))
+        compute, communication = (
+            trace.of(*kinds) for kinds in ((Kind.KERNEL,), (Kind.COLLECTIVE, Kind.MESSAGE))
+        )
         before = 0
         for step in trace.of(Kind.STEP):
             parts = split(
@@ -245,172 +276,3 @@ def test_parts_of_a_step(tmp_path):
             )  # fmt: skip
             assert (step["start_ns"], step["b"], step["c"], step["d"]) == (before, *parts[:3])
             before = int(step["end_ns"])
-
-
-def test_another_cluster(tmp_path):
-    """Operators by its roofline, collectives planned anew, and its name in the traces."""
-    todo = [("kernel", r, 0, 9000, 4) for r in range(5)] + [("call", r, 0, 0, 4) for r in range(5)]
-    traces = run(tmp_path, todo)
-    other = load_cluster("trn1.32xlarge")
-    result = replay(traces, other)
-    roofline = Roofline.of(other)
-    kernel = result.traces[0].of(Kind.KERNEL)[0]
-    assert kernel["end_ns"] - kernel["start_ns"] == roofline.duration_ns(int(kernel["a"]), int(kernel["b"]), "float32", int(kernel["flag"]))
-    outcome = next(o for o in result.outcomes if len(o.ranks) == 5)
-    p = plan(outcome.op, outcome.nbytes, range(5), other)
-    assert (outcome.algorithm, outcome.alone_ns) == (p.algorithm, int(np.floor(p.time_ns + 0.5)))
-    for trace in result.traces:
-        said = trace.header["cluster"]
-        assert (said["product"], said["digest"], said["lnc"]) == (other.product, other.digest, other.lnc)
-        noted = trace.of(Kind.COLLECTIVE)[0]
-        assert trace.names[int(noted["name2"])] == p.algorithm
-    assert traces[0].header["cluster"]["product"] == "trn2.48xlarge"  # the recorded ones are left as they were
-
-
-def test_the_algorithm_that_ran_is_priced(tmp_path):
-    """One that the environment or a group chose, not the planner's choice; on another cluster the choice."""
-    online = Online(tmp_path, 8, [range(8)])
-    for rank in range(8):
-        online.call(rank, 0, "all_reduce", 64 << 20)
-    chosen = plan("all_reduce", 64 << 20, range(8), load_cluster())
-    assert chosen.algorithm != "ring"
-    traces = online.traces()
-    for trace in traces:
-        trace.names = {n: "ring" if text == chosen.algorithm else text for n, text in trace.names.items()}
-    forced = plan("all_reduce", 64 << 20, range(8), load_cluster(), algorithm="ring")
-    assert [(o.algorithm, o.alone_ns) for o in replay(traces).outcomes] == [("ring", int(np.floor(forced.time_ns + 0.5)))]
-    other = load_cluster("trn1.32xlarge")
-    assert replay(traces, other).outcomes[0].algorithm == plan("all_reduce", 64 << 20, range(8), other).algorithm
-    assert replay(traces, other, keep_algorithms=True).outcomes[0].algorithm == "ring"
-    for trace in traces:
-        trace.names = {n: "mine" if text == "ring" else text for n, text in trace.names.items()}
-    result = replay(traces)
-    assert result.outcomes[0].algorithm == chosen.algorithm
-    assert result.notes == [
-        f"all_reduce ran as 'mine', which cannot be used here (it is not registered): priced as {chosen.algorithm}"
-    ]
-
-
-@pytest.mark.parametrize("uneven", [False, True])
-def test_ranks_that_differ_in_size(tmp_path, uneven):
-    """The dearest account counts; uneven ones are priced as rounded up."""
-    online = Online(tmp_path, 2, [[0, 1]])
-    sizes = [(1 << 20) + 1, (2 << 20) + 12345]
-    for rank in range(2):
-        online._issue(rank, 0, "all_to_all", 0, sizes[rank], 1, 2**64 - 1, 1, 2 * uneven)
-    outcome = replay(online.traces()).outcomes[0]
-    assert outcome.nbytes == sizes[1]
-    priced = (2 << 20) + (1 << 17) if uneven else sizes[1]  # a sixteenth of the octave from 2 MiB on
-    assert outcome.alone_ns == online.price("all_to_all", priced, [0, 1])[0]
-
-
-def test_names_that_the_engine_cuts(tmp_path):
-    cluster = load_cluster(instances=2)
-    online = Online(tmp_path, 128, [range(128)], cluster)
-    for rank in range(128):
-        online.call(rank, 0, "all_reduce", 256 << 20)
-    traces = online.traces()
-    name = plan("all_reduce", 256 << 20, range(128), cluster).algorithm
-    assert len(name) > 15
-    for trace in traces:
-        trace.names = {n: text[:15] for n, text in trace.names.items()}
-    result = replay(traces)
-    assert not result.notes and result.outcomes[0].algorithm == name
-    for trace in traces:  # another size, for which it is not the choice
-        trace.records = trace.records.copy()
-        trace.records["b"] = 1 << 20
-    result = replay(traces)
-    assert result.outcomes[0].algorithm == "hier:kangaring+mesh"
-    assert result.notes == [
-        "all_reduce ran as one of hier:kangaring+mesh, hier:kangaring+rdh, hier:kangaring+ring: priced as hier:kangaring+mesh"
-    ]
-
-
-def test_who_waits_for_what(tmp_path):
-    """Rank 2 died; rank 0 waits for it, rank 1 for rank 0, and a message is never sent."""
-    online = Online(tmp_path, 4, [[0, 2], [0, 1], [0, 1, 2, 3]])
-    online.kernel(0)
-    online.call(0, 0, "all_reduce", 4096)
-    online.writers[0].add(Kind.WORK_WAIT, stream=-1, c=1)
-    online.call(0, 1, "broadcast", 4096, root=0)
-    online.kernel(0)
-    online.call(1, 1, "broadcast", 4096, root=0)
-    online.recv(3, 2, 2, 4096)
-    result = replay(online.traces())
-    assert [(u.rank, u.waits_for, u.because) for u in result.unfinished] == [
-        (0, "all_reduce 1 of pg0", "rank 2 never called it"),
-        (1, "broadcast 1 of mesh_1", "rank 0 waits before it"),
-        (3, result.unfinished[2].waits_for, "rank 2 never sent it"),
-    ]
-    assert result.unfinished[2].waits_for.endswith("from rank 2 to rank 3 of pg2")
-    assert result.unfinished[0].left_out == 3
-    assert len(result.traces[0].records) == 2  # its first operator, and its first call
-    assert "rank 0 waits for all_reduce 1 of pg0: rank 2 never called it (3 records left out)" in str(result.unfinished[0])
-
-
-def test_ranks_that_wait_for_one_another(tmp_path):
-    """Blocking calls in opposite orders: no order of events exists, and it says so instead of hanging."""
-    online = Online(tmp_path, 2, [[0, 1], [0, 1]])
-    for rank, order in enumerate(((0, 1), (1, 0))):
-        for g in order:
-            online.call(rank, g, "all_reduce", 4096)
-            online.writers[rank].add(Kind.WORK_WAIT, stream=-1, c=online.next_work[rank])
-    for contended in (True, False):
-        result = replay(online.traces(), contended=contended)
-        assert [str(u) for u in result.unfinished] == [
-            "rank 0 waits for all_reduce 1 of pg0: rank 1 waits before it (3 records left out)",
-            "rank 1 waits for all_reduce 1 of mesh_1: rank 0 waits before it (3 records left out)",
-        ]
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "text"),
-    [
-        ({"digest": "feedfacefeedface"}, ClusterError, "trn2.48xlarge's YAML has changed since or is another one"),
-        ({"product": "trn2.49xlarge"}, ClusterError, "unknown product 'trn2.49xlarge'; did you mean 'trn2.48xlarge'?"),
-    ],
-)
-def test_a_recorded_cluster_that_is_not_there(tmp_path, change, error, text):
-    traces = run(tmp_path, [])
-    for trace in traces:
-        trace.header["cluster"] = trace.header["cluster"] | change
-    with pytest.raises(error) as raised:
-        replay(traces)
-    assert text in str(raised.value) and "--cluster names the product or YAML file" in str(raised.value)
-    assert replay(traces, load_cluster()).cluster == load_cluster()
-
-
-def test_a_cluster_without_a_core_for_each_rank(tmp_path):
-    with pytest.raises(ClusterError, match=r"trn1\.2xlarge \(LNC 1\): there is no core for rank 4, only for 0 to 1; 3 instances"):
-        replay(run(tmp_path, []), load_cluster("trn1.2xlarge"))
-
-
-def test_traces_that_contradict_one_another(tmp_path):
-    online = Online(tmp_path, 2, [[0, 1]])
-    online.call(0, 0, "all_reduce", 4096)
-    online._issue(1, 0, "all_gather", 0, 4096, 1, 2**64 - 1, 1)
-    with pytest.raises(TraceError, match=r"rank_00001.trace: all_gather \(root 0\) is number 1 of pg0, but rank 0 has all_reduce"):
-        replay(online.traces())
-    with pytest.raises(TraceError, match="no traces"):
-        replay([])
-
-
-def test_a_retimed_trace_is_written_and_read(tmp_path):
-    todo = [("kernel", 0, 0, 9000, 4), ("call", 1, 0, 1, 4), ("send", 2, 0, 1, 1)]
-    result = replay(run(tmp_path / "run", todo), load_cluster("trn1.32xlarge"))
-    for trace in result.traces:
-        write(trace, tmp_path / "new")
-    for written, trace in zip(read(tmp_path / "new"), result.traces, strict=True):
-        assert (written.records == trace.records).all()
-        assert (written.names, written.groups, written.header) == (trace.names, trace.groups, trace.header)
-    again = replay(read(tmp_path / "new"))  # its header names the cluster that it was replayed on
-    for one, two in zip(again.traces, result.traces, strict=True):
-        assert (one.records == two.records).all()
-
-
-def test_a_faster_core(tmp_path):
-    traces = run(tmp_path, [("kernel", 0, 0, 60000, 5)])
-    roofline = Roofline.of(load_cluster())
-    result = replay(traces, roofline=replace(roofline.faster(2.0), launch_ns=0.0))
-    old, new = (t[0].of(Kind.KERNEL)[0] for t in (traces, result.traces))
-    assert int(new["end_ns"] - new["start_ns"]) == pytest.approx((int(old["end_ns"] - old["start_ns"]) - 1300) / 2, abs=1)

@@ -22,7 +22,9 @@ def alike(expected, found, *kinds):
     for want, got in zip(expected, found, strict=True):
         one, two = (t.of(*(kinds or Kind)) for t in (want, got))
         assert len(one) == len(two)
-        wrong = np.flatnonzero((one["start_ns"] != two["start_ns"]) | (one["end_ns"] != two["end_ns"]))
+        wrong = np.flatnonzero(
+            (one["start_ns"] != two["start_ns"]) | (one["end_ns"] != two["end_ns"])
+        )
         assert not len(wrong), (want.rank, one[wrong[0]], two[wrong[0]])
         for field in "bcd":  # the parts of steps
             steps = (want.of(Kind.STEP), got.of(Kind.STEP))
@@ -41,13 +43,16 @@ def test_the_clock_of_the_run(tmp_path, program):
 
 
 @pytest.mark.parametrize(
-    ("program", "args"), [(runs.fsdp, ()), (runs.ddp, ()), (runs.mixture, (3, False)), (runs.unequal, ())]
+    ("program", "args"),
+    [(runs.fsdp, ()), (runs.ddp, ()), (runs.mixture, (3, False)), (runs.unequal, ())],
 )
 def test_another_cluster_is_as_if_the_run_had_been_there(tmp_path, program, args):
     here = record(tmp_path / "here", program, *args)
     there = record(tmp_path / "there", program, *args, cluster="trn1.32xlarge")
     result = replay(here, load_cluster("trn1.32xlarge"), contended=False)
-    for want, got in zip(there, result.traces, strict=True):  # sorted: when ends are noticed is the machine's
+    for want, got in zip(
+        there, result.traces, strict=True
+    ):  # sorted: when ends are noticed is the machine's
         fields = ["kind", "stream", "start_ns", "end_ns"]
         assert sorted(want.records[fields].tolist()) == sorted(got.records[fields].tolist())
 
@@ -68,7 +73,10 @@ def test_a_rank_that_was_killed(tmp_path):
     result = replay(traces, contended=False)
     assert {u.rank for u in result.unfinished} == {0, 2, 3}
     for unfinished in result.unfinished:
-        assert unfinished.waits_for.startswith("all_reduce") and unfinished.because == "rank 1 never called it"
+        assert (
+            unfinished.waits_for.startswith("all_reduce")
+            and unfinished.because == "rank 1 never called it"
+        )
     alike(traces, result.traces)
 
 

@@ -13,7 +13,7 @@ FLOPS = 10**11
 
 def run(folder, ranks, steps=2, cluster=None):
     """Each step: an operator, then an all_gather in all groups at once."""
-    online = Online(folder, max(sum(ranks, [])) + 1, ranks, cluster)
+    online = Online(folder, 1 + max(map(max, ranks)), ranks, cluster)
     for step in range(steps):
         works = {}
         for g, members in enumerate(online.groups):
@@ -66,11 +66,15 @@ def test_the_factor(tmp_path):
     cluster = load_cluster(instances=2)
     traces = run(tmp_path, [[0, 64]], cluster=cluster)
     found = rows(traces, factor=1.0)
-    assert {found[f"{part} 1 times faster"] for part in ("NeuronLink", "EFA", "compute and HBM")} == {found["replayed"]}
+    assert {
+        found[f"{part} 1 times faster"] for part in ("NeuronLink", "EFA", "compute and HBM")
+    } == {found["replayed"]}
     fast = rows(traces, factor=4)
     latency = plan("all_gather", BYTES, [0, 64], cluster).ready.pricer.price(0).time_ns
     fixed = 1300 + FLOPS * 1e9 / (20e12 * 2) + latency
-    assert fast["EFA 4 times faster"] - fixed == pytest.approx((fast["replayed"] - fixed) / 4, abs=2)
+    assert fast["EFA 4 times faster"] - fixed == pytest.approx(
+        (fast["replayed"] - fixed) / 4, abs=2
+    )
     with pytest.raises(ValueError, match="factor is 0, expected a number above 0"):
         what_if(traces, factor=0)
 
@@ -84,7 +88,11 @@ def test_a_run_without_steps(tmp_path):
     found = rows(traces)
     makespan = replay(traces).makespan_ns
     kernel = online.roofline.duration_ns(FLOPS, 0)
-    assert found["replayed"] == makespan == kernel + rounded(plan("all_gather", BYTES, [0, 4], load_cluster()).time_ns)
+    assert (
+        found["replayed"]
+        == makespan
+        == kernel + rounded(plan("all_gather", BYTES, [0, 4], load_cluster()).time_ns)
+    )
     # the ranks without work have nothing to hide
     assert found["no exposed communication"] == makespan
 
@@ -93,7 +101,9 @@ def test_another_cluster_keeps_its_own_choice_of_algorithms(tmp_path):
     traces = run(tmp_path, [list(range(8))])
     other = load_cluster("trn1.32xlarge")
     assert rows(traces, other)["replayed"] == step_ns(replay(traces, other))
-    assert rows(traces, other, factor=1.0)["compute and HBM 1 times faster"] == step_ns(replay(traces, other))
+    assert rows(traces, other, factor=1.0)["compute and HBM 1 times faster"] == step_ns(
+        replay(traces, other)
+    )
 
 
 def test_parameters():
