@@ -62,7 +62,9 @@ def start() -> None:
         known = "RANK" in os.environ and "WORLD_SIZE" in os.environ
         _state.rank = int(os.environ["RANK"]) if known else 0
         _state.world_size = int(os.environ["WORLD_SIZE"]) if known else 1
-        _start_trace(Path(folder), None if known else f"pid_{os.getpid()}.trace", _run_by_environment())
+        _start_trace(
+            Path(folder), None if known else f"pid_{os.getpid()}.trace", _run_by_environment()
+        )
     atexit.register(_finish)
 
 
@@ -214,7 +216,9 @@ def _trace_fidelity() -> None:
 def _most_mib() -> int:
     value = os.environ.get("NEURON_DIST_TRACE_MIB", str(_DEFAULT_MIB))
     if not value.isdigit() or int(value) < 1:
-        raise ValueError(f"NEURON_DIST_TRACE_MIB is {value!r}, expected a whole number of MiB from 1 up")
+        raise ValueError(
+            f"NEURON_DIST_TRACE_MIB is {value!r}, expected a whole number of MiB from 1 up"
+        )
     return int(value)
 
 

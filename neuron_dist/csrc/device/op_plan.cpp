@@ -51,6 +51,14 @@ constexpr std::array kOverwrite{
     "aten::_foreach_zero_"sv,
 };
 
+// Reads, or writes in place, those elements of its first argument that an index names.
+constexpr std::array kPicks{
+    "aten::embedding"sv,   "aten::gather"sv,      "aten::index"sv,       "aten::index_select"sv,
+    "aten::take"sv,        "aten::index_put_"sv,  "aten::_index_put_impl_"sv, "aten::index_add_"sv,
+    "aten::index_copy_"sv, "aten::index_fill_"sv, "aten::scatter_"sv,    "aten::scatter_add_"sv,
+    "aten::put_"sv,
+};
+
 // Answers from metadata.
 constexpr std::array kFree{
     "aten::is_set_to"sv, "aten::_nnz"sv,      "aten::sparse_dim"sv, "aten::dense_dim"sv,
@@ -94,6 +102,7 @@ OpPlan::OpPlan(const c10::OperatorHandle& op) {
   const std::string_view name = op.operator_name().name;
   this->name = name_of(name);
   flops = flop_formula(name);
+  picks = contains(kPicks, name);
   copies = name == "aten::copy_"sv;
   host_waits = name == "aten::_local_scalar_dense"sv || op.hasTag(at::Tag::data_dependent_output) ||
       op.hasTag(at::Tag::dynamic_output_shape);

@@ -28,6 +28,7 @@ struct OpPlan {
   bool free = false; // makes views or answers from metadata
   FlopFormula flops = nullptr;
   std::vector<bool> only_written; // by argument: what was there is not read
+  bool picks = false; // of its first argument it reads or writes some elements only, those of its index
   bool copies = false; // copy_(self, src, non_blocking), between devices too
   bool host_waits = false; // its result depends on the data, so the host waits for it
 };

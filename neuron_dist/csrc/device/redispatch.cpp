@@ -230,7 +230,7 @@ class Call {
     }
     const auto* impl = t.unsafeGetTensorImpl();
     const auto bytes = static_cast<uint64_t>(impl->numel()) * impl->itemsize();
-    return std::min<uint64_t>(bytes, t.storage().nbytes());
+    return std::min<uint64_t>(bytes, impl->unsafe_storage().unsafeGetStorageImpl()->nbytes());
   }
 
   // Simulated time: every input is read from HBM and every output written to it, once.
@@ -240,12 +240,19 @@ class Call {
       return;
     }
     uint64_t bytes = 0;
+    uint64_t picked_from = 0; // size of the argument of which an index names some elements
+    uint64_t picked_times = 0;
     auto dtype = flops_.dtype;
     bool first = flops_.count == 0;
     for (const auto& s : substitutes_) {
       const uint64_t own = bytes_of(s.alias);
-      bytes += plan_.only_written[s.argument] ? 0 : own;
-      bytes += s.mutated ? own : 0;
+      const uint64_t times = (plan_.only_written[s.argument] ? 0U : 1U) + (s.mutated ? 1U : 0U);
+      if (C10_UNLIKELY(plan_.picks && s.argument == 0)) {
+        picked_from = own;
+        picked_times = times;
+      } else {
+        bytes += times * own;
+      }
       if (first) {
         dtype = s.alias.scalar_type();
         first = false;
@@ -266,6 +273,8 @@ class Call {
         }
       }
     }
+    // As much as it brought or took away.
+    bytes += picked_times * std::min(picked_from, bytes);
     auto moves = Moves::kInHbm;
     if (plan_.copies && substitutes_.size() == 1) {
       moves = substitutes_[0].mutated ? Moves::kToDevice : Moves::kFromDevice;

@@ -52,26 +52,25 @@ struct NeuronWork::Ending : Completion {
   c10::intrusive_ptr<NeuronWork> work;
 };
 
-// What follows on an operation's end (copies back, callbacks of futures) begins at that end in simulated time,
-// whichever thread happens to drive and whatever it was doing.
-class NeuronWork::OnCallbackStream {
+// What follows on a work's end begins at that end in simulated time, whichever thread happens to drive and whatever
+// it was doing.
+class NeuronWork::AtItsEnd {
  public:
-  explicit OnCallbackStream(int64_t end_ns)
-      : host_before_(SimulatedClock::get().enter_callback(end_ns)),
-        stream_before_(exchange_stream(callback_stream())) {}
-  ~OnCallbackStream() {
-    SimulatedClock::set_host_ns(host_before_);
+  AtItsEnd(const NeuronWork& work, c10::StreamId kind)
+      : stream_(c10::Stream::UNSAFE, c10::Device(kNeuron, current_device()), kind + work.number_),
+        times_before_(SimulatedClock::get().enter_callback(stream_, work.number_, work.end_ns_)),
+        stream_before_(exchange_stream(stream_)) {}
+  ~AtItsEnd() {
+    SimulatedClock::leave_callback(times_before_);
     exchange_stream(stream_before_);
   }
   int64_t now_ns() const {
-    return SimulatedClock::get().time_of(callback_stream());
+    return SimulatedClock::get().time_of(stream_);
   }
 
  private:
-  static c10::Stream callback_stream() {
-    return c10::Stream(c10::Stream::UNSAFE, c10::Device(kNeuron, current_device()), kCallbackStream);
-  }
-  const int64_t host_before_;
+  const c10::Stream stream_;
+  const SimulatedClock::ThreadTimes times_before_;
   const c10::Stream stream_before_;
 };
 
@@ -138,7 +137,7 @@ void NeuronWork::one_ended(const OpInfo* info, const Failure* failure) {
 
 void NeuronWork::end_work() {
   if (!failure_ && !copies_.empty()) {
-    const OnCallbackStream at_the_end(end_ns_);
+    const AtItsEnd at_the_end(*this, kCopyBackStream);
     for (const auto& [from, to] : copies_) {
       plain_copy(to, from);
     }
@@ -265,7 +264,7 @@ c10::intrusive_ptr<c10::ivalue::Future> NeuronWork::make_future(bool of_result) 
 }
 
 void NeuronWork::mark(const c10::intrusive_ptr<c10::ivalue::Future>& future, bool of_result) {
-  const OnCallbackStream at_the_end(end_ns_);
+  const AtItsEnd at_the_end(*this, kCallbackStream);
   if (of_result) { // tells success or failure by its value, and never throws
     auto result = c10d::WorkResult::SUCCESS;
     if (failure_) {

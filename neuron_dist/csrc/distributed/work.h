@@ -57,7 +57,7 @@ class NeuronWork : public c10d::Work {
 
  private:
   struct Ending;
-  class OnCallbackStream;
+  class AtItsEnd;
   bool calls_back() const;
   void one_ended(const OpInfo* info, const Failure* failure);
   void end_work();

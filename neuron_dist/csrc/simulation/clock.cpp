@@ -62,7 +62,7 @@ std::atomic<int64_t>& SimulatedClock::slot(c10::DeviceIndex device, c10::StreamI
   if (C10_LIKELY(id == 0)) {
     return default_times[static_cast<size_t>(device)];
   }
-  if (id == kCallbackStream) {
+  if (id >= kCopyBackStream) {
     return callback_time_ns;
   }
   const auto chunk = static_cast<size_t>(id) / kChunk;
@@ -100,10 +100,6 @@ int64_t SimulatedClock::time_of_device(c10::DeviceIndex device) {
 
 int64_t SimulatedClock::host_ns() {
   return host_time_ns;
-}
-
-void SimulatedClock::set_host_ns(int64_t ns) {
-  host_time_ns = ns;
 }
 
 void SimulatedClock::charge(
@@ -242,9 +238,16 @@ void SimulatedClock::wait_for_work(const c10::Stream* stream, uint32_t work, int
   }
 }
 
-int64_t SimulatedClock::enter_callback(int64_t ns) {
-  callback_time_ns.store(ns, std::memory_order_relaxed);
-  return std::exchange(host_time_ns, ns);
+SimulatedClock::ThreadTimes SimulatedClock::enter_callback(c10::Stream stream, uint32_t work, int64_t end_ns) {
+  const ThreadTimes before{host_time_ns, callback_time_ns.exchange(0, std::memory_order_relaxed)};
+  wait_for_work(&stream, work, end_ns);
+  host_time_ns = end_ns;
+  return before;
+}
+
+void SimulatedClock::leave_callback(ThreadTimes before) {
+  host_time_ns = before.host_ns;
+  callback_time_ns.store(before.callback_ns, std::memory_order_relaxed);
 }
 
 void SimulatedClock::end_step(

@@ -19,8 +19,10 @@
 namespace neuron {
 
 constexpr int32_t kHostStream = -1; // where CPU tensors' collectives are called
-// What runs when a collective has ended (callbacks of its future) runs on this stream, whose time is each thread's
-// own: whichever thread drives, the callback begins when its collective ended.
+// What runs when a work has ended runs on streams of that work, which are these plus its number; their time is each
+// thread's own, and begins where the work's operations ended, whichever thread drives. The copies of its results into
+// views are part of the work; what its future calls back is not.
+constexpr c10::StreamId kCopyBackStream = c10::StreamId{1} << 29;
 constexpr c10::StreamId kCallbackStream = c10::StreamId{1} << 30;
 // A group's own stream in the trace is this plus the group's number.
 constexpr int32_t kGroupStream = 1 << 20;
@@ -53,7 +55,6 @@ class SimulatedClock {
   // The latest of all streams of a device, group streams excepted: what a device's synchronisation waits for.
   int64_t time_of_device(c10::DeviceIndex device);
   static int64_t host_ns();
-  static void set_host_ns(int64_t ns);
 
   // An operator on `stream`; `allocated` is the HBM in use.
   void charge(
@@ -69,8 +70,13 @@ class SimulatedClock {
   int64_t issue(const c10::Stream* stream);
   // `stream` (nullptr: the host) waits for a collective's end.
   void wait_for_work(const c10::Stream* stream, uint32_t work, int64_t end_ns);
-  // Moves this thread's callback stream and host to `ns`; returns the host's time before.
-  int64_t enter_callback(int64_t ns);
+  // This thread's host and its `stream` of the work begin at the work's end; returns what leave_callback() takes.
+  struct ThreadTimes {
+    int64_t host_ns;
+    int64_t callback_ns;
+  };
+  ThreadTimes enter_callback(c10::Stream stream, uint32_t work, int64_t end_ns);
+  static void leave_callback(ThreadTimes before);
 
   // A training step ends now, as late as the latest stream of `device` (-1: none) and this thread's host.
   // `holders` is what had `peak_bytes` of HBM.
