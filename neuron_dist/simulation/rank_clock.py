@@ -1,8 +1,8 @@
 """A rank's records in program order as clock values: what the native clock does, without knowing any time yet.
 
 Runs of operators between two synchronisations are one value a stream, by cumulative sums; only synchronisations cost
-time here. The recorded times are looked at for one thing: what the records do not say of host threads
-(:mod:`neuron_dist.simulation.callbacks` and :meth:`_Compiler.host_for`).
+time here. The recorded times are looked at for one thing, which host thread a record is of (see
+:meth:`_Compiler.host_for`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from neuron_dist.simulation.callbacks import CALLBACK_STREAM, Callbacks
 from neuron_dist.simulation.clocks import BEGINNING, Clocks, Value
 from neuron_dist.simulation.roofline import Roofline, tensor_kind
 from neuron_dist.simulation.trace import Kind, RankTrace
@@ -21,7 +20,9 @@ from neuron_dist.simulation.trace import Kind, RankTrace
 __all__ = ["Port", "RankClock", "Timed", "compile_rank", "durations_of"]
 
 SYNCHRONISING = (Kind.RECORD, Kind.WAIT, Kind.HOST_WAIT, Kind.ISSUE, Kind.WORK_WAIT, Kind.STEP)
-ENDS = (Kind.COLLECTIVE, Kind.MESSAGE)
+
+COPY_BACK_STREAM, CALLBACK_STREAM = 1 << 29, 1 << 30
+"""Streams of a work, plus its number: of the copies that belong to it, and of what follows on its end."""
 
 
 class Port(NamedTuple):
@@ -80,10 +81,6 @@ class RankClock:
     segments: _Segments
     begins: Timed
     """Of each segment: the stream's value, and the host's."""
-    callbacks: Timed
-    """KERNEL records of callbacks: their ends."""
-    callback_ns: list[int]
-    """Their durations."""
 
     def kernel_times(
         self, times_ns: np.ndarray, known: np.ndarray
@@ -95,10 +92,7 @@ class RankClock:
         ends = of.within_ns + np.maximum(
             stream_ns[of.segment], host_ns[of.segment] + of.host_lead_ns
         )
-        index, late, late_ready = self.callbacks.times(times_ns, known)
-        index, ends = np.concatenate([of.kernels, index]), np.concatenate([ends, late])
-        lengths = np.concatenate([of.durations_ns, np.array(self.callback_ns, np.int64)])
-        return index, ends - lengths, ends, np.concatenate([ready[of.segment], late_ready])
+        return of.kernels, ends - of.durations_ns, ends, ready[of.segment]
 
 
 def _pairs(values: list[Value]) -> np.ndarray:
@@ -143,71 +137,45 @@ class _Compiler:
         """Streams known not to be before this value of the host; while dispatch takes no time."""
         self.events: dict[int, Value] = {}
         self.works: dict[int, list[Value]] = {}
-        self.callbacks = Callbacks(clocks, self.works, self.dispatch)
         self.host: Value = BEGINNING
         """Less what was dispatched since the first record."""
         self.recorded_host_ns = 0
-        self.points, self.begins, self.late = Timed(), Timed(), Timed()
+        self.hosts_at_ends: dict[int, Value] = {}
+        """Of the works' own streams: the host of the thread there, likewise less what was dispatched on such streams."""
+        self.points, self.begins = Timed(), Timed()
         self.waiting: list[int] = []
         """HOST_WAITs of a wait for the whole device, but for the last."""
 
     def compiled(self) -> RankClock:
         table = self.trace.records
-        kind, on_callback = table["kind"], table["stream"] == CALLBACK_STREAM
-        wanted = np.isin(kind, SYNCHRONISING)
-        called = on_callback & (kind == Kind.KERNEL)
-        if (on_callback & (wanted | called)).any():
-            wanted |= called | np.isin(kind, ENDS)
-        syncs = np.flatnonzero(wanted)
-        counted = ((kind == Kind.KERNEL) | (kind == Kind.ISSUE)) & ~on_callback
-        issued = np.cumsum(counted) * self.dispatch
+        kind, at_end = table["kind"], table["stream"] >= COPY_BACK_STREAM
+        syncs = np.flatnonzero(np.isin(kind, SYNCHRONISING))
+        counted = (kind == Kind.KERNEL) | (kind == Kind.ISSUE)
+        issued = np.where(at_end, np.cumsum(counted & at_end), np.cumsum(counted & ~at_end))
+        issued *= self.dispatch
         segments, spans = self.segments(syncs, issued)
-        lengths = np.zeros(len(syncs), np.int64)
-        extra = np.flatnonzero(called[syncs])
-        lengths[extra] = durations_of(self.trace, self.roofline, syncs[extra])
         part = table[syncs]
         columns = zip(
             syncs.tolist(), part["kind"].tolist(), part["stream"].tolist(), part["flag"].tolist(), part["a"].tolist(),
-            part["c"].tolist(), part["start_ns"].tolist(), part["end_ns"].tolist(), issued[syncs].tolist(),
-            lengths.tolist(), strict=True,
+            part["c"].tolist(), part["start_ns"].tolist(), issued[syncs].tolist(), strict=True,
         )  # fmt: skip
         at = 0
-        for run, (index, what, stream, flag, a, c, start, end, spent, length) in enumerate(columns):
+        for run, (index, what, stream, flag, a, c, start, spent) in enumerate(columns):
             while at < len(spans) and spans[at].run == run:
                 self.operators(spans[at])
                 at += 1
-            if what in ENDS:
-                self.callbacks.ended(c, end)
-                continue
-            if stream == CALLBACK_STREAM:
-                issues = what in (Kind.KERNEL, Kind.ISSUE)
-                self.streams[stream] = self.callbacks.at(start, issues)
             if what == Kind.RECORD:
                 self.events[a] = self.streams.get(stream, BEGINNING)
                 self.points.add(index, self.events[a])
-                if stream == CALLBACK_STREAM:
-                    self.callbacks.recorded()
             elif what == Kind.WAIT:
-                own = self.streams.get(stream, BEGINNING)
-                self.moved(stream, self.clocks.later(own, self.events.get(a, BEGINNING)), start)
-                self.points.add(index, self.streams[stream])
+                self.waits(index, stream, self.events.get(a, BEGINNING))
             elif what == Kind.ISSUE:
                 self.issue(index, stream, c, start, spent)
             elif what == Kind.STEP:
-                streams = (v for s, v in self.streams.items() if s != CALLBACK_STREAM)
+                streams = (v for s, v in self.streams.items() if s < COPY_BACK_STREAM)
                 self.points.add(index, self.clocks.latest((self.now(spent), *streams)))
-            elif what == Kind.KERNEL:
-                own = self.streams[stream]
-                self.moved(stream, (own[0], own[1] + length), end)
-                self.callbacks.computed(end)
-                self.late.add(index, self.streams[stream])
-            elif what == Kind.WORK_WAIT and stream >= 0:
-                own = self.streams.get(stream, BEGINNING)
-                ended = self.clocks.latest((own, *self.works.get(c, ())))
-                self.moved(stream, ended, start)
-                self.points.add(index, ended)
             elif what == Kind.WORK_WAIT:
-                self.host_waits(index, self.clocks.latest(self.works.get(c, ())), start, spent)
+                self.work_waits(index, stream, c, start, spent)
             elif flag:
                 self.host_waits(index, self.events.get(a, BEGINNING), start, spent)
             else:
@@ -215,43 +183,44 @@ class _Compiler:
                 self.device_waits(index)
         for span in spans[at:]:
             self.operators(span)
-        return RankClock(self.points, segments, self.begins, self.late, lengths[extra].tolist())
+        return RankClock(self.points, segments, self.begins)
 
     def now(self, spent_ns: int) -> Value:
         """The host's value where so much has been dispatched."""
         return self.host[0], self.host[1] + spent_ns
 
-    def host_for(self, recorded_ns: int) -> Value:
-        """The host's value, for what began at ``recorded_ns`` in the run.
+    def host_for(self, stream: int, recorded_ns: int) -> Value:
+        """The host's value, for what began on ``stream`` at ``recorded_ns`` in the run.
 
-        Each thread of the program has a host clock, and the records do not say whose they are: autograd's thread has
-        not waited for what the main thread has. What began before the main thread's last wait was over was not its.
+        Each thread of the program has a host clock, and the records do not say whose they are: another thread has not
+        waited for what the main thread has. What began before the main thread's last wait was over was not its.
         """
+        if stream >= COPY_BACK_STREAM:
+            return self.hosts_at_ends.get(stream, BEGINNING)
         later = recorded_ns < self.recorded_host_ns and not self.dispatch
         return BEGINNING if later else self.host
 
-    def moved(self, stream: int, value: Value, recorded_ns: int) -> None:
-        self.streams[stream] = value
-        if stream == CALLBACK_STREAM:
-            self.callbacks.moved(value, recorded_ns)
-
     def operators(self, span: _Span) -> None:
-        begin, host = (
-            self.streams.get(span.stream, BEGINNING),
-            self.host_for(span.recorded_ns),
-        )
+        stream = span.stream
+        begin = self.streams.get(stream, BEGINNING)
+        host = self.host_for(stream, span.recorded_ns)
         self.begins.add(-1, begin, host)
         after = (begin[0], begin[1] + span.length_ns)
-        if self.dispatch or self.caught_up.get(span.stream) != host:
+        if self.dispatch or self.caught_up.get(stream) != host:
             after = self.clocks.later(after, (host[0], host[1] + span.lead_ns + span.length_ns))
-            self.caught_up[span.stream] = host
-        self.streams[span.stream] = after
+            self.caught_up[stream] = host
+        self.streams[stream] = after
+        if COPY_BACK_STREAM <= stream < CALLBACK_STREAM:
+            self.works.setdefault(stream - COPY_BACK_STREAM, []).append(after)
+
+    def waits(self, index: int, stream: int, value: Value) -> None:
+        now = self.clocks.later(self.streams.get(stream, BEGINNING), value)
+        self.streams[stream] = now
+        self.points.add(index, now)
 
     def issue(self, index: int, stream: int, work: int, recorded_ns: int, spent_ns: int) -> None:
-        host = self.host_for(recorded_ns)
+        host = self.host_for(stream, recorded_ns)
         now = (host[0], host[1] + spent_ns)
-        if stream == CALLBACK_STREAM:
-            now = BEGINNING
         own = self.streams.get(stream, BEGINNING) if stream >= 0 else now
         port = self.ports[index]
         for node in port.ready:
@@ -260,6 +229,19 @@ class _Compiler:
                 self.clocks.feed(node, now)
         self.works.setdefault(work, []).append(port.end)
         self.points.add(index, own, now)
+
+    def work_waits(
+        self, index: int, stream: int, work: int, recorded_ns: int, spent_ns: int
+    ) -> None:
+        end = self.clocks.latest(self.works.get(work, ()))
+        if stream < 0:
+            self.host_waits(index, end, recorded_ns, spent_ns)
+        elif stream < COPY_BACK_STREAM:
+            self.waits(index, stream, end)
+        else:  # what follows on the work's end begins, on a thread whose host is there then, too
+            self.streams[stream] = end
+            self.hosts_at_ends[stream] = (end[0], end[1] - spent_ns)
+            self.points.add(index, end)
 
     def host_waits(self, index: int, value: Value, recorded_ns: int, spent_ns: int) -> None:
         if recorded_ns < self.recorded_host_ns and not self.dispatch:  # another thread's
@@ -284,11 +266,9 @@ class _Compiler:
         self.waiting.clear()
 
     def segments(self, syncs: np.ndarray, issued: np.ndarray) -> tuple[_Segments, list[_Span]]:
-        """All operators but those of callbacks; ``issued``: dispatch time up to each record."""
+        """``issued``: dispatch time up to each record."""
         table = self.trace.records
-        kernels = np.flatnonzero(
-            (table["kind"] == Kind.KERNEL) & (table["stream"] != CALLBACK_STREAM)
-        )
+        kernels = np.flatnonzero(table["kind"] == Kind.KERNEL)
         runs, stream = np.searchsorted(syncs, kernels), table["stream"][kernels].astype(np.int64)
         order = np.lexsort((stream, runs))  # stable, so in program order on each stream
         kernels, runs, stream = kernels[order], runs[order], stream[order]

@@ -226,6 +226,23 @@ class Online:
         self.writers[rank].add(Kind.WORK_WAIT, stream=stream, c=work, start_ns=time)
         return True
 
+    def at_end(self, rank, work, kernels, event=None, copies=False):
+        """What follows on a work's end: copies that belong to it, or a callback that records an event."""
+        ends = [end() for end in self.works[rank].get(work, [])]
+        if None in ends:
+            return
+        stream, end = work + (1 << 29 if copies else 1 << 30), max(ends, default=0)
+        host, self.host[rank], self.stream[rank][stream] = self.host[rank], end, end
+        self.writers[rank].add(Kind.WORK_WAIT, stream=stream, c=work, start_ns=end)
+        for nbytes in kernels:
+            self.kernel(rank, stream, nbytes=nbytes)
+        if event is not None:
+            self.record(rank, stream, event)
+        self.host[rank] = host
+        over = self.stream[rank].pop(stream)
+        if copies:
+            self.works[rank][work].append(lambda: over)
+
     def step(self, rank, number):
         end = max(self.host[rank], *self.stream[rank].values(), 0)
         self.writers[rank].add(

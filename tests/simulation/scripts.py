@@ -27,6 +27,8 @@ action = st.tuples(
             "work_wait",
             "work_wait",
             "flush",
+            "copies",
+            "callback",
             "step",
         ]
     ),
@@ -71,6 +73,12 @@ class Script:
             works = list(online.works[rank])
             if works:
                 online.work_wait(rank, stream - (y % 3 == 0), works[x % len(works)])
+        elif what in ("copies", "callback"):
+            works = list(online.works[rank])
+            if works:
+                sizes = [10**6 * (y % 3), 10**4][: x % 3]
+                event = None if what == "copies" else x % 3
+                online.at_end(rank, works[y % len(works)], sizes, event, what == "copies")
         elif what == "flush":
             online.flush(x % 3)
         elif what == "step":
