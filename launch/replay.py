@@ -12,7 +12,7 @@ import click
 from collectives.draw import links_table
 from collectives.schedule import ScheduleError
 from collectives.topology import Cluster, ClusterError
-from launch.options import cluster_options, load, table
+from launch.options import cluster_options, load, ranges, table
 
 __all__ = ["command"]
 
@@ -209,11 +209,14 @@ def _steps(numbers: dict[str, Any]) -> str:
             _ratio(numbers["replayed_ns"], numbers["online_ns"]),
         )
         return table(("", "online (us)", "replayed (us)", "ratio"), [line], left=(0,))
-    lines = [
-        (s["step"], _us(s["online_ns"]), _us(s["replayed_ns"]), _ratio(s["replayed_ns"], s["online_ns"]), _us(s["compute_ns"]),
-         _us(s["online_exposed_ns"]), _us(s["exposed_ns"]), _us(s["overlapped_ns"]))
-        for s in numbers["steps"]
-    ]  # fmt: skip
+    alike: dict[tuple[str, ...], list[int]] = {}  # most steps of a run are
+    for s in numbers["steps"]:
+        line = (
+            _us(s["online_ns"]), _us(s["replayed_ns"]), _ratio(s["replayed_ns"], s["online_ns"]), _us(s["compute_ns"]),
+            _us(s["online_exposed_ns"]), _us(s["exposed_ns"]), _us(s["overlapped_ns"]),
+        )  # fmt: skip
+        alike.setdefault(line, []).append(s["step"])
+    lines = [(ranges(steps), *line) for line, steps in alike.items()]
     header = (
         "step",
         "online (us)",
