@@ -52,7 +52,7 @@ def test_table(folder):
     steps = lines(output, "Steps")
     # Both steps take the same time, so they share a line.
     assert {s.time_ns for s in result.steps} == {result.steps[0].time_ns}
-    assert [row[0] for row in steps] == [f"1-{len(result.steps)}"]
+    assert [row[0] for row in steps] == ["0-1"]
     assert [row[2] for row in steps] == [f"{result.steps[0].time_ns / 1e3:.2f}"]
     assert [row[3] for row in steps] == [f"{float(row[2]) / float(row[1]):.3f}" for row in steps]
     assert float(steps[0][3]) > 1.1
