@@ -6,14 +6,14 @@ what the CPU and a device made of mirrored arguments to the last bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-__all__ = ["Mirror", "difference", "tensors_in"]
+__all__ = ["Mirror", "difference", "differs", "tensors_in"]
 
 COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 ROWS = (torch.sparse_csr, torch.sparse_bsr)
@@ -196,3 +196,9 @@ def difference(
     if [x._is_view() for x in xs] != [y._is_view() for y in ys]:
         return "views: autograd takes other results for views than on the CPU"
     return None
+
+
+def differs(fn: Callable[..., Any], *args: Any, device: str = "neuron") -> str | None:
+    """Where ``fn(*args)`` differs between the CPU and ``device``; None if it does not. ``args`` are on the CPU."""
+    cpu, other = Mirror("cpu")(args), Mirror(device)(args)
+    return difference(fn(*cpu), fn(*other), cpu, other, device)

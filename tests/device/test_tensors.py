@@ -205,8 +205,10 @@ def test_missing_kernels_say_so(x):
         torch.ops.neuron_test.nothing(x)
     lib.impl("nothing", lambda t: t + 1, "CPU")
     assert torch.ops.neuron_test.nothing(x).equal(x + 1)
-    with pytest.raises(NotImplementedError, match="sparse compressed"):
-        torch.sparse.mm(x.to_sparse().cpu().to_sparse_csr().to(D), x.t())
+    with pytest.raises(NotImplementedError, match="no sparse compressed CPU kernel for aten::argmax"):
+        x.to_sparse_csr().argmax()
+    with pytest.raises(NotImplementedError, match="no quantized CPU kernel for aten::sin"):
+        torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).sin()
 
 
 def test_batch_sizes_stay_on_the_cpu():
