@@ -15,12 +15,15 @@ import os
 import re
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 HERE = Path(__file__).resolve().parent
-sys.path[:] = [p for p in sys.path if Path(p).resolve() != HERE]  # benchmarks/collectives.py hides the package
+sys.path[:] = [
+    p for p in sys.path if Path(p).resolve() != HERE
+]  # benchmarks/collectives.py hides the package
 
 from neuron_dist.testing.op_checks import LAYOUTS, VARIANTS, all_ops  # noqa: E402
 from neuron_dist.testing.op_docs import render, summary  # noqa: E402
@@ -45,25 +48,53 @@ def choose(args: argparse.Namespace) -> list[Case]:
         known = {case.dtype for case in chosen}
         unknown = set(args.dtypes) - known
         if unknown:
-            sys.exit(f"--dtypes: {', '.join(sorted(unknown))}: expected some of {', '.join(sorted(known))}")
+            sys.exit(
+                f"--dtypes: {', '.join(sorted(unknown))}: expected some of {', '.join(sorted(known))}"
+            )
         chosen = [case for case in chosen if case.dtype in args.dtypes]
     return [case for case in chosen if stable_hash(case) < args.hash_percent]
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--ops", default="", metavar="REGEX", help="operators whose name has a match; default all")
-    parser.add_argument("--dtypes", nargs="+", default=[], metavar="DTYPE", help="float32, complex64, ...; default all")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "--ops", default="", metavar="REGEX", help="operators whose name has a match; default all"
+    )
+    parser.add_argument(
+        "--dtypes",
+        nargs="+",
+        default=[],
+        metavar="DTYPE",
+        help="float32, complex64, ...; default all",
+    )
     parser.add_argument("--layouts", nargs="+", default=["strided"], choices=["strided", *LAYOUTS])
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
-    parser.add_argument("--hash-percent", type=int, default=100, metavar="P", help="this part of op x dtype, always the same")
-    parser.add_argument("--samples", type=int, default=None, metavar="N", help="samples of each; default all")
+    parser.add_argument(
+        "--hash-percent",
+        type=int,
+        default=100,
+        metavar="P",
+        help="this part of op x dtype, always the same",
+    )
+    parser.add_argument(
+        "--samples", type=int, default=None, metavar="N", help="samples of each; default all"
+    )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="worker processes")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="S", help="for one check")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="summary; the records go to FILE.jsonl")
-    parser.add_argument("--resume", action="store_true", help="keep what FILE.jsonl has, and run the rest")
-    parser.add_argument("--groups", type=int, default=40, metavar="N", help="failure groups to print")
-    parser.add_argument("--docs", action="store_true", help=f"write docs/{DOCS.name} from the results")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="summary; the records go to FILE.jsonl"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="keep what FILE.jsonl has, and run the rest"
+    )
+    parser.add_argument(
+        "--groups", type=int, default=40, metavar="N", help="failure groups to print"
+    )
+    parser.add_argument(
+        "--docs", action="store_true", help=f"write docs/{DOCS.name} from the results"
+    )
     args = parser.parse_args(argv)
     if args.resume and args.json is None:
         parser.error("--resume needs --json FILE, whose FILE.jsonl has the results so far")
@@ -86,31 +117,29 @@ def run(args: argparse.Namespace, cases: list[Case]) -> list[Record]:
     """Runs what is not there yet, with a progress bar, and returns all records."""
     from tqdm import tqdm
 
-    lines = args.json.with_suffix(args.json.suffix + "l") if args.json else None
-    known = load(lines) if args.resume and lines.exists() else {}
+    lines: Path | None = args.json.with_suffix(args.json.suffix + "l") if args.json else None
+    known = load(lines) if args.resume and lines is not None and lines.exists() else {}
     todo = [case for case in cases if case not in known]
     records = [known[case] for case in cases if case in known]
-    if lines is not None:
-        lines.parent.mkdir(parents=True, exist_ok=True)
-    with tqdm(total=len(todo), unit="case", smoothing=0.05, disable=None) as bar:
-        sink = open(lines, "a" if args.resume else "w") if lines is not None else None
-        try:
-            for record in run_cases(
-                todo,
-                frozenset(args.variants),
-                jobs=args.jobs,
-                most=args.samples,
-                timeout_s=args.timeout,
-            ):
-                records.append(record)
-                if sink is not None:
-                    sink.write(json.dumps(record.as_json()) + "\n")
-                    sink.flush()
-                bar.set_postfix_str(f"{record.op} {record.dtype}"[:40], refresh=False)
-                bar.update()
-        finally:
+    with ExitStack() as stack:
+        bar = stack.enter_context(tqdm(total=len(todo), unit="case", smoothing=0.05, disable=None))
+        sink = None
+        if lines is not None:
+            lines.parent.mkdir(parents=True, exist_ok=True)
+            sink = stack.enter_context(lines.open("a" if args.resume else "w"))
+        for record in run_cases(
+            todo,
+            frozenset(args.variants),
+            jobs=args.jobs,
+            most=args.samples,
+            timeout_s=args.timeout,
+        ):
+            records.append(record)
             if sink is not None:
-                sink.close()
+                sink.write(json.dumps(record.as_json()) + "\n")
+                sink.flush()
+            bar.set_postfix_str(f"{record.op} {record.dtype}"[:40], refresh=False)
+            bar.update()
     return sorted(records, key=lambda r: (r.op, r.dtype, r.layout))
 
 

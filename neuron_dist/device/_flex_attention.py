@@ -59,9 +59,7 @@ class _WhenImported(MetaPathFinder):
 def _open(module: ModuleType) -> None:
     original = module._validate_device
 
-    def _validate_device(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-    ) -> None:
+    def _validate_device(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         if query.device.type != "neuron":
             original(query, key, value)
 
@@ -70,19 +68,19 @@ def _open(module: ModuleType) -> None:
 
 
 def _autocast() -> None:
-    from torch._C import DispatchKey
     from torch._higher_order_ops.flex_attention import flex_attention
     from torch.amp.autocast_mode import _cast
 
-    if DispatchKey.AutocastPrivateUse1 in flex_attention.py_kernels:
+    autocast = torch._C.DispatchKey.AutocastPrivateUse1  # type: ignore[attr-defined]
+    if autocast in flex_attention.py_kernels:
         return
 
-    @flex_attention.py_impl(DispatchKey.AutocastPrivateUse1)
+    @flex_attention.py_impl(autocast)
     def flex_attention_autocast(
         query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any
     ) -> Any:
         dtype = torch.get_autocast_dtype("neuron")
         cast = [_cast(t, "neuron", dtype) for t in (query, key, value)]
-        keys = torch._C.DispatchKeySet(DispatchKey.AutocastPrivateUse1)
+        keys = torch._C.DispatchKeySet(autocast)
         with torch._C._ExcludeDispatchKeyGuard(keys):
             return flex_attention(*cast, *args, **kwargs)

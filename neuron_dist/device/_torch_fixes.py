@@ -40,7 +40,9 @@ def _linear_cross_entropy() -> None:
     from torch.nn.modules import linear_cross_entropy_options as options
 
     table = getattr(options, "_AUTO_DEFAULTS", {})
-    table.update({("neuron", dtype): how for (device, dtype), how in table.items() if device == "cpu"})
+    table.update(
+        {("neuron", dtype): how for (device, dtype), how in table.items() if device == "cpu"}
+    )
     original = options.LinearCrossEntropyOptions._resolve_auto_acc_dtype
 
     def _resolve_auto_acc_dtype(
@@ -77,6 +79,7 @@ def _refuse_to_share() -> None:
             refuse(storage.device)
         return reductions.reduce_storage(storage)
 
-    for kind in (torch.Tensor, torch.nn.Parameter, *torch._tensor_classes):
+    kinds: set[Any] = {torch.Tensor, torch.nn.Parameter, *torch._tensor_classes}
+    for kind in kinds:
         reductions.reduction.register(kind, reduce_tensor)
     reductions.reduction.register(torch.UntypedStorage, reduce_storage)

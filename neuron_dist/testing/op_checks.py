@@ -20,7 +20,18 @@ from torch.utils._pytree import tree_map
 
 from neuron_dist.testing.op_mirror import Mirror, difference, tensors_in
 
-__all__ = ["LAYOUTS", "MEANING", "VARIANTS", "Check", "all_ops", "cases", "check", "errors", "samples", "variants_of"]
+__all__ = [
+    "LAYOUTS",
+    "MEANING",
+    "VARIANTS",
+    "Check",
+    "all_ops",
+    "cases",
+    "check",
+    "errors",
+    "samples",
+    "variants_of",
+]
 
 MEANING = {
     "forward": "the operator",
@@ -85,9 +96,7 @@ def all_ops() -> list[Any]:
 def cases() -> list[tuple[Any, torch.dtype]]:
     """Each operator with each dtype that its CPU kernels support, by name."""
     return [
-        (op, dtype)
-        for op in all_ops()
-        for dtype in sorted(op.supported_dtypes("cpu"), key=str)
+        (op, dtype) for op in all_ops() for dtype in sorted(op.supported_dtypes("cpu"), key=str)
     ]
 
 
@@ -95,7 +104,9 @@ def _with_grad(op: Any, dtype: torch.dtype) -> bool:
     return bool(op.supports_autograd and dtype in op.supported_backward_dtypes("cpu"))
 
 
-def samples(op: Any, dtype: torch.dtype, most: int | None = None, layout: str = "strided") -> list[Any]:
+def samples(
+    op: Any, dtype: torch.dtype, most: int | None = None, layout: str = "strided"
+) -> list[Any]:
     """The first ``most`` samples (all if None) of ``op``, made on the CPU with a fixed seed."""
     torch.manual_seed(0)
     grad = _with_grad(op, dtype)

@@ -106,11 +106,24 @@ def _rest(result: dict[str, Any]) -> list[str]:
 def render(result: dict[str, Any]) -> str:
     """Markdown: what was run, counts by variant and layout, and each operator that fails with its reason."""
     variants = [
-        [f"`{v}`", MEANING[v], f"{c['passed'] + c['failed']}", f"{c['failed']}", f"{c['raised']}", _percent(c)]
+        [
+            f"`{v}`",
+            MEANING[v],
+            f"{c['passed'] + c['failed']}",
+            f"{c['failed']}",
+            f"{c['raised']}",
+            _percent(c),
+        ]
         for v, c in result["variants"].items()
     ]
     layouts = [
-        [f"`{name}`", str(c["cases"]), f"{c['passed'] + c['failed']}", str(c["failed"]), _percent(c)]
+        [
+            f"`{name}`",
+            str(c["cases"]),
+            f"{c['passed'] + c['failed']}",
+            str(c["failed"]),
+            _percent(c),
+        ]
         for name, c in result["layouts"].items()
     ]
     lines = [

@@ -159,7 +159,7 @@ def _aliases(tensors: Sequence[Tensor]) -> list[tuple[int, int]]:
         if t.layout != torch.strided or t.is_nested or type(t) not in (Tensor, torch.nn.Parameter):
             continue
         owner = first.setdefault(t.untyped_storage()._cdata, i)
-        out.append((owner, t.storage_offset()))
+        out.append((owner, int(t.storage_offset())))
     return out
 
 

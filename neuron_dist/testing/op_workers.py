@@ -230,7 +230,9 @@ def _resume(
 ) -> _Worker | None:
     """A fresh worker that goes on after the check that was lost; None if not even samples could be made."""
     if lost.case is None or lost.at is None:
-        lost.record.failures.append({"sample": -1, "variant": "-", "reason": f"{how}, making samples"})
+        lost.record.failures.append(
+            {"sample": -1, "variant": "-", "reason": f"{how}, making samples"}
+        )
         return None
     position, sample, variant = lost.at
     lost.record.add(sample, variant, how, False)

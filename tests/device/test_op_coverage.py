@@ -68,7 +68,7 @@ class Pretender:
         (lambda x, r: r.double(), "dtype"),
         (lambda x, r: r[None], "shape"),
         (lambda x, r: torch.nextafter(r, r + 1), "values"),
-        (lambda x, r: -(-r) + 0.0 * r.exp(), None),
+        (lambda x, r: r.clone(), None),
         (lambda x, r: r.t().contiguous().t() if r.dim() == 2 else r + 1, "strides|values"),
         (lambda x, r: r.cpu(), "device"),
         (lambda x, r: x.copy_(r), "values|aliases"),
