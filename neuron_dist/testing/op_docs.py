@@ -157,7 +157,7 @@ def render(result: dict[str, Any]) -> str:
         "## What the database does not have",
         "",
         "Quantized and nested tensors, transforms, export, serialization and the like have tests of their own in",
-        "`tests/device`. A tenth of the combinations above, chosen by a hash of their names, is part of `make test`",
+        "`tests/device`. Every operator in one dtype, and a tenth of all, chosen by a hash of the names, is part of `make test`",
         "(`tests/device/test_op_coverage.py`).",
         "",
     ]
