@@ -3,6 +3,8 @@
     neuron-dist ls            the simulated cluster, as neuron-ls prints it
     neuron-dist nccom-test    prices of collectives, with nccom-test's arguments and columns
     neuron-dist explain       why a collective runs as it does
+    neuron-dist report        what a run would have taken, from its trace: tables and a page
+    neuron-dist trace         the same as a Chrome trace
 
-Only ``nccom-test --wall`` and ``--check`` start ranks and import torch.
+Only ``nccom-test --wall`` and ``--check`` start ranks; they, ``report`` and ``trace`` import torch.
 """

@@ -16,6 +16,8 @@ COMMANDS = {
     "explain": ("launch.explain", "Show the schedule of a collective, what it costs and what was rejected."),
     "ls": ("launch.ls", "Show the simulated devices, as neuron-ls does."),
     "nccom-test": ("launch.nccom_test", "Price collectives, with nccom-test's arguments and columns."),
+    "report": ("launch.report", "Show what a run would have taken on its cluster, and write a page about it."),
+    "trace": ("launch.trace", "Write a run as a Chrome trace, for Perfetto."),
 }
 
 

@@ -8,5 +8,11 @@ This package reads what the core wrote; nothing in it touches a process group.
     intervals.py    spans of time: unions, overlaps, how a step divides
     trace.py        the trace of a run, one file a rank: its records, a reader and a writer
 
+    figures.py      a run's steps and traffic, from a trace or from the native ledger; links.py: its busy links
+    analysis.py     every number of a trace; busy, operations, kernels, hbm: one kind of number each
+    summary.py      the ten lines that end a run
+    report.py       the page (sections, drawings, topology_svg, templates); to_json.py: the numbers alone
+    chrome.py       the Chrome trace
+
 Names that end in ``_ns`` are simulated nanoseconds; wall-clock times say ``wall`` or ``seconds``.
 """

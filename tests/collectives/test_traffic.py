@@ -29,10 +29,14 @@ def test_links_are_those_of_the_ranks(op, first, stride):
 
 
 def test_two_groups_of_one_shape_use_their_own_links():
-    a, b = (bytes_by_link("all_reduce", 1 << 20, range(i * 64, i * 64 + 16), CLUSTER) for i in (0, 2))
+    a, b = (
+        bytes_by_link("all_reduce", 1 << 20, range(i * 64, i * 64 + 16), CLUSTER) for i in (0, 2)
+    )
     per_instance = len(a) // 3
     assert a[:per_instance].any() and not a[per_instance:].any()
-    assert np.array_equal(b[2 * per_instance :], a[:per_instance]) and not b[: 2 * per_instance].any()
+    assert (
+        np.array_equal(b[2 * per_instance :], a[:per_instance]) and not b[: 2 * per_instance].any()
+    )
 
 
 @given(st.lists(st.integers(1, 1 << 22), min_size=1, max_size=6))
@@ -41,7 +45,9 @@ def test_bytes_of_many_add_up(sizes):
     one = {"algorithm": "ring", "ranks": range(0, 64, 4), "cluster": CLUSTER}
     apart = sum(bytes_by_link("all_gather", n, **one) for n in sizes)
     together = bytes_by_link("all_gather", sum(sizes), **one)
-    assert np.abs(together - apart).max() <= 16 * 16 * len(sizes)  # less than a byte a chunk and hop
+    assert np.abs(together - apart).max() <= 16 * 16 * len(
+        sizes
+    )  # less than a byte a chunk and hop
 
 
 @pytest.mark.parametrize("op", OPS)
