@@ -5,6 +5,7 @@
     neuron-dist explain       why a collective runs as it does
     neuron-dist report        what a run would have taken, from its trace: tables and a page
     neuron-dist trace         the same as a Chrome trace
+    neuron-dist replay        a recorded run once more, with contention or on another cluster
 
-Only ``nccom-test --wall`` and ``--check`` start ranks; they, ``report`` and ``trace`` import torch.
+Only ``nccom-test --wall`` and ``--check`` start ranks. They and what reads traces import torch, with ``neuron_dist``.
 """

@@ -34,7 +34,14 @@ __all__ = ["command"]
 @click.option(
     "--step", type=int, metavar="N", help="Figures of this step alone [mean of all but the first]."
 )
-def command(folder: str, html: str | None, as_json: bool, step: int | None) -> None:
+@click.option(
+    "--no-replay",
+    is_flag=True,
+    help="Leave out what takes replays of a long run: contended figures, what-if.",
+)
+def command(
+    folder: str, html: str | None, as_json: bool, step: int | None, no_replay: bool
+) -> None:
     """Show what a run would have taken on its simulated cluster, and write a page about it.
 
     DIR holds the run's trace (NEURON_DIST_TRACE). All times are simulated. The page is one file that needs nothing
@@ -47,8 +54,9 @@ def command(folder: str, html: str | None, as_json: bool, step: int | None) -> N
 
     traces = or_usage_error(lambda: read(folder))
     analysis = or_usage_error(lambda: analyse(traces, step))
-    replayed, rows = or_usage_error(lambda: _settled(traces))
-    contended = or_usage_error(lambda: analyse(replayed, step)) if replayed is not None else None
+    contended, rows = (
+        (None, None) if no_replay else or_usage_error(lambda: _settled(traces, analysis))
+    )
     page = Path(html) if html else Path(folder) / "report.html"
     try:
         report.write(page, analysis, contended, rows)
@@ -65,11 +73,25 @@ def command(folder: str, html: str | None, as_json: bool, step: int | None) -> N
 
 
 def _settled(
-    traces: Sequence[RankTrace],
-) -> tuple[Sequence[RankTrace] | None, Sequence[tuple[str, float]] | None]:
-    """(the traces replayed with links shared between all that use them at one time, what-if rows of a name and the
-    simulated ns of a step); None for what is not to be had."""
-    return None, None
+    traces: Sequence[RankTrace], analysis: Analysis
+) -> tuple[Analysis | None, list[tuple[str, float]] | None]:
+    """(the figures with links shared between all that use them at one time, what-if rows of a name and the simulated
+    ns of a step); None of a run whose cluster is described otherwise today, which a replay would price anew."""
+    from neuron_dist.simulation.analysis import analyse
+    from neuron_dist.simulation.replay import replay
+    from neuron_dist.simulation.run_header import cluster_note
+    from neuron_dist.simulation.what_if import what_if
+
+    if cluster_note(traces, analysis.cluster) is not None:
+        return None, None
+    result = replay(traces)
+    analysis.notes.extend(f"replay: {note}" for note in result.notes)
+    if result.unfinished:
+        analysis.notes.append(
+            f"the trace ends in the middle, so its replay does, too: {result.unfinished[0]}"
+        )
+    rows = what_if(traces)
+    return analyse(result.traces, analysis.figures.only), [(r.name, r.step_ns) for r in rows]
 
 
 def _text(analysis: Analysis, contended: Analysis | None, rows: Any) -> str:
@@ -104,8 +126,10 @@ def _text(analysis: Analysis, contended: Analysis | None, rows: Any) -> str:
         f"HBM of rank {analysis.hbm.rank} at its peak\n{table(('held by', 'bytes'), held, {0})}"
     )
     if rows:
-        shown = [(name, units.time(step_ns)) for name, step_ns in rows]
-        blocks.append(f"What if\n{table(('change', 'simulated step'), shown, {0})}")
+        first = rows[0][1]
+        shown = [(name, units.time(ns), sections.ratio(ns, first)) for name, ns in rows]
+        head = ("mean of all steps", "simulated step", "of the first row")
+        blocks.append(f"What if\n{table(head, shown, {0})}")
     if analysis.sites:
         blocks.append(
             _block("What the real TorchNeuron would not do", sections.sites(analysis), {0, 1, 2})

@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from collectives.topology.spec import PARAMETERS, ClusterError, _near, load_spec, product_names
+from collectives.topology.spec import (
+    PARAMETERS,
+    ClusterError,
+    _near,
+    check_parameters,
+    load_spec,
+    product_names,
+)
 
 __all__ = ["Cluster", "ClusterError", "load_cluster", "product_names"]
 
@@ -101,6 +108,7 @@ def load_cluster(
             raise ClusterError(f"{product}: unknown assumption {name!r}{_near(name, PARAMETERS)}")
         spec["parameters"][name] = value
         digest += f",{name}={value}"
+    check_parameters(product, assumptions or {})
     cluster = Cluster(
         product=spec["product"],
         family=spec["family"],

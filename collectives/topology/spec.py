@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import math
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,8 @@ PARAMETERS: dict[str, Kind] = {
     "hbm_efficiency": NUMBER,
 }
 OPTIONAL = {"switch_ns"}
+ABOVE_ZERO = ("link_efficiency", "efa_efficiency", "core_Bps", "host_Bps", "tensor_efficiency", "hbm_efficiency")
+NOT_NEGATIVE = ("launch_ns", "dispatch_ns")
 LAYOUTS = ("single", "torus", "switched")
 
 
@@ -113,6 +117,7 @@ def load_spec(product: str) -> dict[str, Any]:
                 raise ClusterError(f"{where}: assumptions.{name} is missing")
             parameters[name] = 0
     spec["parameters"] = parameters
+    check_parameters(where, parameters)
     _check_network(where, spec)
     spec["digest"] = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
     return spec
@@ -159,7 +164,8 @@ def _read(product: str, seen: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
 def _check_keys(where: str, prefix: str, section: dict[str, Any], known: dict[str, Kind]) -> None:
     for key in section:
         if key not in known:
-            raise ClusterError(f"{where}: unknown key {prefix + str(key)!r}{_near(key, known)}")
+            hint = _near(key, known) or f"; expected {', '.join(known)}"
+            raise ClusterError(f"{where}: unknown key {prefix + str(key)!r}{hint}")
     for key, kind in known.items():
         if key not in section:
             raise ClusterError(f"{where}: {prefix}{key} is missing")
@@ -197,15 +203,25 @@ def _check_network(where: str, spec: dict[str, Any]) -> None:
             raise ClusterError(f"{where}: network.{key} is not an order of the chips 0 to {chips - 1}")
     if spec["max_instances"] > 1 and (network["efa_Bps"] <= 0 or network["chips_per_efa"] < 1):
         raise ClusterError(f"{where}: network.efa_Bps and chips_per_efa must be above 0 with max_instances above 1")
-    above_zero = ("link_efficiency", "efa_efficiency", "core_Bps", "host_Bps", "tensor_efficiency", "hbm_efficiency")
     rates = {f"compute.{k}": spec["compute"][k] for k in ("chip_flops", "hbm_Bps")}
     rates |= {f"compute.tensor_flops.{k}": v for k, v in spec["compute"]["tensor_flops"].items()}
-    for name, value in {**{n: spec["parameters"][n] for n in above_zero}, **rates}.items():
-        if value <= 0:
-            raise ClusterError(f"{where}: {name} is {value}, expected a number above 0")
-    for name in ("launch_ns", "dispatch_ns"):
-        if spec["parameters"][name] < 0:
-            raise ClusterError(f"{where}: {name} is {spec['parameters'][name]}, expected 0 or more")
+    for name, value in rates.items():
+        _check_above_zero(where, name, value)
+
+
+def check_parameters(where: str, parameters: Mapping[str, Any]) -> None:
+    """Raises :class:`ClusterError` where an assumed or fitted value is of the wrong kind or out of range."""
+    for name, value in parameters.items():
+        _check_kind(where, name, value, PARAMETERS[name])
+        if name in ABOVE_ZERO:
+            _check_above_zero(where, name, value)
+        elif name in NOT_NEGATIVE and not 0 <= value < math.inf:
+            raise ClusterError(f"{where}: {name} is {value}, expected 0 or more")
+
+
+def _check_above_zero(where: str, name: str, value: float) -> None:
+    if not 0 < value < math.inf:
+        raise ClusterError(f"{where}: {name} is {value}, expected a number above 0")
 
 
 def _near(word: Any, known: Any) -> str:

@@ -6,4 +6,5 @@
 PYBIND11_MODULE(_C, m) {
   neuron::bind_device(m);
   neuron::bind_distributed(m);
+  neuron::bind_simulation(m);
 }

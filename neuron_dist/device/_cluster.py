@@ -38,8 +38,12 @@ def visible_cores(cores: int) -> int:
     return cores
 
 
-def describe() -> tuple[int, int, str]:
-    """Visible devices, HBM bytes of one, and the name that messages use: what the native core asks for."""
+def describe() -> tuple[int, int, str, dict[str, float]]:
+    """Visible devices, HBM bytes of one, the name that messages use, and the rates of a core's roofline: what the
+    native core asks for."""
+    from neuron_dist.simulation import session
+    from neuron_dist.simulation.roofline import Roofline
+
     cluster = current()
     devices = visible_cores(cluster.cores_per_instance)
     if devices > 127:
@@ -47,7 +51,8 @@ def describe() -> tuple[int, int, str]:
             f"{cluster}: {devices} visible cores, but torch numbers at most 127 devices in a process; "
             "set NEURON_RT_NUM_CORES or NEURON_RT_VISIBLE_CORES"
         )
-    return devices, cluster.hbm_bytes_per_core, str(cluster)
+    session.start()
+    return devices, cluster.hbm_bytes_per_core, str(cluster), Roofline.of(cluster).rates()
 
 
 def _number(name: str, text: str) -> int:

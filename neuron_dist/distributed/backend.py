@@ -15,7 +15,8 @@ import torch.distributed as dist
 
 from neuron_dist import _C
 from neuron_dist.device import bind_local_rank
-from neuron_dist.distributed.plans import planner
+from neuron_dist.distributed.plans import Plans
+from neuron_dist.simulation import session
 
 __all__ = ["register"]
 
@@ -60,12 +61,31 @@ def _create(opts: Any, pg_options: Any) -> Any:
     options.group_name = opts.group_id or "default"
     options.global_ranks_in_group = list(opts.global_ranks_in_group)
     options.device_index = _bind_device(opts)
+    ranks = options.global_ranks_in_group or list(range(opts.group_size))
+    session.join(ranks, opts.group_rank, opts.store)
     group = _C.create_process_group(
         opts.store, opts.group_rank, opts.group_size, options, stack_provider=_main_thread_stack
     )
-    ranks = options.global_ranks_in_group or range(opts.group_size)
-    group._set_planner(planner(ranks, options.algorithm or None))
+    plans = Plans(ranks, opts.group_rank, options.algorithm or None)
+    group._set_planner(plans.order_of_additions)
+    group._set_pricer(plans.price)
+    _watch(group, tuple(ranks))
     return group
+
+
+def _watch(group: Any, ranks: tuple[int, ...]) -> None:
+    """Lets the fidelity profile see the group's calls, beginning with its creation."""
+    from neuron_dist.fidelity.hook import fidelity_hook
+
+    hook = fidelity_hook(dist.get_world_size() if dist.is_initialized() else len(ranks))
+    if hook is None:
+        return
+
+    def watcher(op: str, reduction: str, dtype: str, numel: int, flags: int) -> bool:
+        return hook(op, reduction, dtype, numel, flags, ranks)
+
+    hook("new_group", "", "", 0, 0, ranks)
+    group._set_watcher(watcher)
 
 
 def _bind_device(opts: Any) -> int:

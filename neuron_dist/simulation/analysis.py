@@ -19,11 +19,11 @@ from neuron_dist.simulation.hbm import Hbm, hbm_of
 from neuron_dist.simulation.intervals import overlap, union
 from neuron_dist.simulation.kernels import KernelRow, kernel_rows
 from neuron_dist.simulation.links import LinkUse, link_use
-from neuron_dist.simulation.operations import Operations, operations_of
 from neuron_dist.simulation.roofline import Roofline
 from neuron_dist.simulation.run_header import cluster_note, cluster_of
 from neuron_dist.simulation.steps import in_step, in_steps, rank_steps, windows_of
 from neuron_dist.simulation.trace import RankTrace, TraceError
+from neuron_dist.simulation.transfers import Operations, operations_of
 
 __all__ = ["Analysis", "AxisRow", "CollectiveRow", "RankRow", "Site", "analyse"]
 

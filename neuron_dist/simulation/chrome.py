@@ -22,13 +22,15 @@ from neuron_dist.simulation.analysis import Analysis
 from neuron_dist.simulation.figures import Traffic
 from neuron_dist.simulation.hbm import hbm_series
 from neuron_dist.simulation.links import known, traffic_bytes
-from neuron_dist.simulation.operations import Operations
+from neuron_dist.simulation.rank_clock import COPY_BACK_STREAM
+from neuron_dist.simulation.run_header import command_of
 from neuron_dist.simulation.trace import Kind, RankTrace
+from neuron_dist.simulation.transfers import Operations
 
 __all__ = ["events", "payload_bytes", "write"]
 
-STEPS, HOST, STREAMS, TEAMS = 1, 2, 10, 1000
-"""Thread numbers: the steps, calls on the host, streams from here on, groups from here on."""
+STEPS, STREAMS, WORKS, TEAMS = 1, 10, 100_000, 200_000
+"""Thread numbers: the steps; streams, the streams that works have to themselves, and groups from here on."""
 LANES = 8
 """Thread numbers of one group's messages in one direction: channels whose messages overlap are drawn side by side."""
 HOTTEST = 8
@@ -49,7 +51,7 @@ def _stream(file: IO[str], analysis: Analysis) -> int:
         "cluster": str(analysis.cluster),
         "ranks": analysis.figures.world_size,
         "time": "simulated, in microseconds",
-        "command": analysis.traces[0].header.get("command", ""),
+        "command": command_of(analysis.traces),
     }
     file.write(f'{{"displayTimeUnit":"ns","otherData":{json.dumps(about)},"traceEvents":[')
     count = 0
@@ -113,9 +115,31 @@ def _metadata(trace: RankTrace) -> Iterator[str]:
     yield _named("process_name", pid, STEPS, name=f"rank {trace.rank}")
     yield _named("process_sort_index", pid, STEPS, sort_index=trace.rank)
     yield from _thread(pid, STEPS, "steps")
-    for stream in np.unique(trace.of(Kind.KERNEL)["stream"]).tolist():
-        name = trace.streams.get(stream, "")
-        yield from _thread(pid, STREAMS + stream, f"stream {stream}{f' ({name})' if name else ''}")
+    for tid in np.unique(_kernel_threads(trace.of(Kind.KERNEL))).tolist():
+        name = trace.streams.get(tid - STREAMS, "")
+        shown = f"stream {tid - STREAMS}{f' ({name})' if name else ''}"
+        yield from _thread(pid, tid, shown if tid < WORKS else f"works' own streams {tid - WORKS}")
+
+
+def _kernel_threads(kernels: np.ndarray) -> np.ndarray:
+    """The thread of each operator: its stream, or a lane for those on streams of one work alone."""
+    tids = STREAMS + kernels["stream"].astype(np.int64)
+    own = np.flatnonzero(kernels["stream"] >= COPY_BACK_STREAM)
+    if len(own):
+        order = own[np.argsort(kernels["start_ns"][own], kind="stable")]
+        spans = zip(
+            kernels["start_ns"][order].tolist(), kernels["end_ns"][order].tolist(), strict=True
+        )
+        ends: list[int] = []
+        tids[order] = [WORKS + min(_lane(ends, *span), TEAMS - WORKS - 1) for span in spans]
+    return tids
+
+
+def _lane(ends: list[int], start: int, end: int) -> int:
+    """The first of some lanes, which are taken until ``ends``, that is free at ``start``; a new one if none is."""
+    lane = next((n for n, free in enumerate(ends) if free <= start), len(ends))
+    ends[lane : lane + 1] = [end]
+    return lane
 
 
 def _steps(analysis: Analysis, trace: RankTrace) -> Iterator[str]:
@@ -145,14 +169,12 @@ def _kernels(trace: RankTrace) -> Iterator[str]:
     kernels = trace.of(Kind.KERNEL)
     names = {n: json.dumps(text) for n, text in trace.names.items()}
     dtypes = {n: json.dumps(text) for n, text in trace.dtypes.items()}
-    columns = [
-        kernels[c].tolist() for c in ("name", "dtype", "stream", "start_ns", "end_ns", "a", "b")
-    ]
-    pid = trace.rank + 1
-    for name, dtype, stream, start, end, flops, nbytes in zip(*columns, strict=True):
+    columns = [kernels[c].tolist() for c in ("name", "dtype", "start_ns", "end_ns", "a", "b")]
+    tids, pid = _kernel_threads(kernels).tolist(), trace.rank + 1
+    for tid, name, dtype, start, end, flops, nbytes in zip(tids, *columns, strict=True):
         args = f'{{"flops":{flops},"bytes":{nbytes},"dtype":{dtypes.get(dtype, dtype)}}}'
         shown = names.get(name) or f'"#{name}"'
-        yield _slice(pid, STREAMS + stream, start, end, shown, "kernel", args)
+        yield _slice(pid, tid, start, end, shown, "kernel", args)
 
 
 def _memory(trace: RankTrace) -> Iterator[str]:
@@ -222,11 +244,7 @@ def _threads(operations: Operations) -> np.ndarray:
     order = np.lexsort((rows["start_ns"], rows["rank"]))
     for i in order[rows["message"][order]].tolist():
         lanes = ends.setdefault((int(rows["rank"][i]), int(tids[i])), [])
-        start, end = int(rows["start_ns"][i]), int(rows["end_ns"][i])
-        lane = next((n for n, free in enumerate(lanes) if free <= start), len(lanes))
-        if lane == len(lanes):
-            lanes.append(end)
-        lanes[lane] = end
+        lane = _lane(lanes, int(rows["start_ns"][i]), int(rows["end_ns"][i]))
         tids[i] += min(lane, LANES - 1)
     return tids
 

@@ -74,7 +74,7 @@ class StepFigures:
     step: int | None
     """None: a mean."""
     step_ns: float
-    """Of the rank that took longest."""
+    """From the last rank's end of the step before to the last rank's end, as the replay has it."""
     compute_ns: float
     """Mean over ranks, like the next two."""
     exposed_ns: float
@@ -91,8 +91,8 @@ class StepFigures:
 
     @property
     def idle_ns(self) -> float:
-        """Neither compute nor exposed communication, so that the parts add up to ``step_ns``: waiting for others,
-        and for the rank that took longest."""
+        """Neither compute nor exposed communication, so that the parts add up to ``step_ns``: mostly waiting for other
+        ranks. A little below 0 where ranks end their steps apart, in another order each time, and never wait."""
         return self.step_ns - self.compute_ns - self.exposed_ns
 
 
@@ -156,7 +156,7 @@ class RunFigures:
         return f"mean of steps {first} to {last}; the first is left out"
 
     def _step(self, step: int, ranks: Sequence[RankStep]) -> StepFigures:
-        step_ns = max(r.span_ns for r in ranks)
+        step_ns = max(r.end_ns for r in ranks) - max(r.start_ns for r in ranks)
         flops = sum(r.flops for r in ranks)
         ends = [r.end_ns for r in ranks]
         peak = max(ranks, key=lambda r: r.peak_bytes)

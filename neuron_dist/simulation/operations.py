@@ -1,209 +1,259 @@
-"""Collectives and messages of all ranks in one table, with what belongs together across ranks.
+"""The collectives and messages of a run, put together from what each of their ranks wrote.
 
-A rank numbers its groups for itself, so groups are matched by name and ranks; of several with the same (made one
-after the other) the first of one rank is the first of every rank. The records of one collective then have its group
-and sequence number in common, those of a message its channel and number.
+A rank's file has an ISSUE where the program called an operation, and a COLLECTIVE or MESSAGE anywhere later, where
+its end was noticed. Collectives are one by group and sequence number. A message is one by channel (group, sender,
+receiver) and number; a receive's ISSUE does not know its number yet, so it is paired with its MESSAGE by work and
+order, and where that is missing takes the next number of the channel that is left.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from neuron_dist.simulation.trace import Kind, RankTrace, TraceError
+from neuron_dist.simulation.trace import NOBODY, Kind, RankTrace, TraceError
 
-__all__ = ["OPERATION", "Operations", "Team", "operations_of"]
+__all__ = ["ANY", "EAGER", "UNEVEN", "Operation", "Team", "collect"]
 
-OPERATION = np.dtype(
-    [
-        ("rank", "<i4"),
-        ("team", "<i4"),
-        ("op", "<i4"),
-        ("algorithm", "<i4"),
-        ("dtype", "<i4"),
-        ("instance", "<i8"),
-        ("first", "?"),
-        ("message", "?"),
-        ("flag2", "u1"),
-        ("issued_on", "<i4"),
-        ("group", "<i4"),
-        ("number", "<i8"),
-        ("nbytes", "<i8"),
-        ("elements", "<i8"),
-        ("root", "<i8"),
-        ("ready_ns", "<i8"),
-        ("start_ns", "<i8"),
-        ("end_ns", "<i8"),
-    ]
-)
-"""One rank's part in one operation. ``instance``: the same for all that belongs together; ``first``: the part that
-stands for it (of a message the sender's); ``issued_on``: the stream of the call, -1 for the host; ``group``: the
-rank's own number; ``number``: in the group or channel; ``root``: a group rank, or the other side; -1 for none."""
+ANY = -1
+UNEVEN, EAGER = 2, 4
+"""Bits of ``flag2``: ranks give or get different sizes; a send that is complete without its receiver."""
 
-UNNAMED = "undefined"
-"""What torch.distributed calls a group that was made without a description."""
+Place = tuple[int, int]
+"""(position of the trace, index of the record)."""
 
 
 @dataclass(frozen=True)
 class Team:
-    """A process group as all its ranks know it."""
+    """A process group, the same for all of its ranks."""
 
-    name: str
-    desc: str
+    number: int
+    label: str
     ranks: tuple[int, ...]
-    nth: int
-    """Among those of the same name and ranks."""
+    """Global ranks, in group order."""
+
+
+@dataclass
+class Operation:
+    """A collective or a message."""
+
+    op: str
+    """As the planner calls it; ``send`` for messages."""
+    team: Team
+    number: int
+    """Sequence number in the group, or in the channel."""
+    sizes: dict[int, tuple[int, bool]] = field(default_factory=dict)
+    """Global rank -> bytes of the whole collective, or of the message, by its account, and whether sizes are uneven."""
+    root: int = 0
+    """Group rank; of rooted collectives."""
+    channel: tuple[int, int] | None = None
+    """Messages: sender (``ANY``: not known) and receiver, group ranks."""
+    eager: bool = False
+    algorithm: str = ""
+    """That the run used; '' where no rank noted its end."""
+    issues: dict[int, Place] = field(default_factory=dict)
+    """Global rank -> its ISSUE; of messages the sender's."""
+    received: Place | None = None
+    """Messages: the receiver's ISSUE."""
+    noted: list[tuple[Place, bool]] = field(default_factory=list)
+    """COLLECTIVE and MESSAGE records, and whether it is a receiver's."""
 
     @property
-    def label(self) -> str:
-        """The name that people read: what the program calls the group, such as the mesh axis, or its own name."""
-        return f"group {self.name}" if self.desc in ("", UNNAMED) else self.desc
+    def nbytes(self) -> int:
+        """By the largest account."""
+        return max((nbytes for nbytes, _ in self.sizes.values()), default=0)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Global ranks that take part, in group order; of messages sender and receiver, as far as they are known."""
+        if self.channel is None:
+            return self.team.ranks
+        return tuple(self.team.ranks[end] for end in self.channel if end != ANY)
+
+    def __str__(self) -> str:
+        if self.channel is None:
+            return f"{self.op} {self.number} of {self.team.label}"
+        *source, target = self.ranks
+        sender = f"rank {source[0]}" if source else "any rank"
+        return f"message {self.number} from {sender} to rank {target} of {self.team.label}"
 
 
-@dataclass(frozen=True, eq=False)
-class Operations:
-    """What all ranks did together."""
+def collect(traces: Sequence[RankTrace]) -> list[Operation]:
+    """All operations: collectives by group and sequence number, then messages by channel and number.
 
-    rows: np.ndarray
-    """Of :data:`OPERATION`, rank by rank, each in the order of its records."""
-    teams: list[Team]
-    names: list[str]
-    """What ``op``, ``algorithm`` and ``dtype`` number."""
-
-    def name(self, number: int) -> str:
-        return self.names[number]
-
-    def replica_groups(self) -> list[list[list[int]]]:
-        """For each team the ranks of all teams of its label, as Neuron's ``replica_group`` lists them."""
-        found: dict[tuple[str, int], list[list[int]]] = {}
-        for team in self.teams:
-            groups = found.setdefault((team.label, len(team.ranks)), [])
-            if list(team.ranks) not in groups:
-                groups.append(list(team.ranks))
-        for groups in found.values():
-            groups.sort()
-        return [found[team.label, len(team.ranks)] for team in self.teams]
+    Raises :class:`TraceError` where ranks contradict one another or a record's ISSUE is missing.
+    """
+    return _Collector(traces).operations()
 
 
-def operations_of(traces: Sequence[RankTrace]) -> Operations:
-    """All COLLECTIVE and MESSAGE records of a run, each with when its rank was ready (from its ISSUE)."""
-    teams: dict[Team, int] = {}
-    names: dict[str, int] = {}
-    parts = [_of_rank(trace, teams, names) for trace in traces]
-    rows = np.concatenate(parts) if parts else np.zeros(0, OPERATION)
-    known = list(teams)
-    _number(rows, known, names.get("send", -1))
-    return Operations(rows, known, list(names))
+class _Collector:
+    def __init__(self, traces: Sequence[RankTrace]) -> None:
+        self.traces = traces
+        self.teams: dict[tuple[str, tuple[int, ...], int], Team] = {}
+        self.collectives: dict[tuple[int, int], Operation] = {}
+        self.messages: dict[tuple[int, int, int, int], Operation] = {}
+        self.waiting: list[tuple[Team, int, int, Place, int]] = []
+        """Receives without a MESSAGE: team, sender or ``NOBODY``, receiver, ISSUE, bytes."""
+        for position in range(len(traces)):
+            self._read(position)
 
+    def operations(self) -> list[Operation]:
+        self._number_the_rest()
+        ordered = [self.collectives[key] for key in sorted(self.collectives)]
+        return ordered + [self.messages[key] for key in sorted(self.messages)]
 
-def _of_rank(trace: RankTrace, teams: dict[Team, int], names: dict[str, int]) -> np.ndarray:
-    issues, done = trace.of(Kind.ISSUE), trace.of(Kind.COLLECTIVE, Kind.MESSAGE)
-    rows = np.zeros(len(done), OPERATION)
-    team_of: dict[int, int] = {}
-    seen: dict[tuple[str, tuple[int, ...]], int] = {}
-    for number, group in sorted(trace.groups.items()):
-        key = (group.name, group.ranks)
-        seen[key] = nth = seen.get(key, -1) + 1
-        team = Team(group.name, group.desc, group.ranks, nth)
-        team_of[number] = teams.setdefault(team, len(teams))
-    global_name = {n: names.setdefault(text, len(names)) for n, text in trace.names.items()}
-    global_type = {n: names.setdefault(text, len(names)) for n, text in trace.dtypes.items()}
-    rows["rank"] = trace.rank
-    unknown = np.setdiff1d(done["group"], list(team_of))
-    if len(unknown):
-        raise TraceError(
-            f"{trace.path}: a record is of group {unknown[0]}, expected one of {sorted(team_of)}, "
-            "the groups that it describes"
-        )
-    rows["team"] = _mapped(done["group"], team_of)
-    rows["op"] = _mapped(done["name"], global_name)
-    rows["algorithm"] = _mapped(done["name2"], global_name)
-    rows["dtype"] = _mapped(done["dtype"], global_type)
-    rows["message"] = done["kind"] == Kind.MESSAGE
-    for ours, theirs in (
-        ("flag2", "flag2"), ("group", "group"), ("number", "a"), ("nbytes", "b"), ("root", "d"), ("elements", "e"),
-        ("start_ns", "start_ns"), ("end_ns", "end_ns"),
-    ):  # fmt: skip
-        rows[ours] = done[theirs].astype(rows[ours].dtype)
-    at = _match(_issue_keys(done, trace), _issue_keys(issues, trace))
-    found = at >= 0
-    rows["ready_ns"] = rows["start_ns"]
-    rows["ready_ns"][found] = issues["start_ns"][at[found]]
-    rows["issued_on"][found] = issues["stream"][at[found]]
-    return rows
+    def _teams_of(self, trace: RankTrace) -> dict[int, Team]:
+        """By the trace's own numbers. A name and ranks that come again are another group, made later."""
+        found: dict[int, Team] = {}
+        times: dict[tuple[str, tuple[int, ...]], int] = defaultdict(int)
+        for number, group in trace.groups.items():
+            if trace.rank not in group.ranks:
+                raise TraceError(
+                    f"{trace.path}: group {group.label!r} has ranks {list(group.ranks)}, expected rank {trace.rank} among them"
+                )
+            key = (group.name, group.ranks, times[group.name, group.ranks])
+            times[group.name, group.ranks] += 1
+            if key not in self.teams:
+                self.teams[key] = Team(len(self.teams), group.label, group.ranks)
+            found[number] = self.teams[key]
+        return found
 
+    def _read(self, position: int) -> None:
+        trace = self.traces[position]
+        teams = self._teams_of(trace)
+        table = trace.records
+        places = np.flatnonzero(np.isin(table["kind"], (Kind.ISSUE, Kind.COLLECTIVE, Kind.MESSAGE)))
+        part = table[places]
+        columns = zip(
+            places.tolist(), *(part[c].tolist() for c in ("kind", "name", "name2", "flag2", "group", "a", "b", "c", "d")), strict=True
+        )  # fmt: skip
+        own = {team.number: team.ranks.index(trace.rank) for team in teams.values()}
+        receives: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
+        done: dict[tuple[int, int], list[tuple[int, int, int, int]]] = defaultdict(list)
+        for index, kind, name, name2, flag2, group, a, b, c, d in columns:
+            op = trace.names.get(name, f"#{name}")
+            team = teams.get(group)
+            if team is None:
+                raise TraceError(
+                    f"{trace.path}: record {index}, {op}, is of group {group}, which no GROUP record describes"
+                )
+            me, place = own[team.number], (position, index)
+            if kind == Kind.ISSUE:
+                if op == "send":
+                    self._sent(team, me, d, a, (b, False), bool(flag2 & EAGER), trace.rank, place)
+                elif op == "recv":
+                    receives[group, c].append((d, b, index))
+                else:
+                    self._issued(
+                        op,
+                        team,
+                        a,
+                        (b, bool(flag2 & UNEVEN)),
+                        0 if d == NOBODY else d,
+                        trace,
+                        place,
+                    )
+            elif kind == Kind.COLLECTIVE:
+                operation = self.collectives.get((team.number, a))
+                if operation is None or trace.rank not in operation.issues:
+                    raise TraceError(
+                        f"{trace.path}: record {index} says how {op} {a} of {team.label} went, but no ISSUE began it"
+                    )
+                operation.noted.append((place, False))
+                operation.algorithm = operation.algorithm or trace.names.get(name2, "")
+            elif op == "send":
+                message = self._message(team, me, d, a)
+                message.noted.append((place, False))
+            else:
+                done[group, c].append((a, d, b, index))
+        for (group, work), issued in receives.items():
+            self._received(trace, position, teams[group], own, issued, done.pop((group, work), []))
+        if done:
+            index = next(iter(done.values()))[0][3]
+            raise TraceError(
+                f"{trace.path}: record {index} says how a recv went, but no ISSUE began it"
+            )
 
-def _mapped(numbers: np.ndarray, table: dict[int, int]) -> np.ndarray:
-    """``table[number]`` of each, -1 where it is not in there."""
-    values, inverse = np.unique(numbers, return_inverse=True)
-    return np.array([table.get(int(v), -1) for v in values], np.int64)[inverse]
+    def _issued(
+        self,
+        op: str,
+        team: Team,
+        number: int,
+        size: tuple[int, bool],
+        root: int,
+        trace: RankTrace,
+        place: Place,
+    ) -> None:
+        operation = self.collectives.get((team.number, number))
+        if operation is None:
+            operation = self.collectives[team.number, number] = Operation(
+                op, team, number, root=root
+            )
+        if operation.op != op or operation.root != root:
+            other = next(iter(operation.issues))
+            raise TraceError(
+                f"{trace.path}: {op} (root {root}) is number {number} of {team.label}, but rank {other} has "
+                f"{operation.op} (root {operation.root}) there"
+            )
+        if trace.rank in operation.issues:
+            raise TraceError(f"{trace.path}: record {place[1]} issues {operation} a second time")
+        operation.sizes[trace.rank] = size
+        operation.issues[trace.rank] = place
 
+    def _message(self, team: Team, source: int, target: int, number: int) -> Operation:
+        key = (team.number, source, target, number)
+        if key not in self.messages:
+            self.messages[key] = Operation("send", team, number, channel=(source, target))
+        return self.messages[key]
 
-def _issue_keys(records: np.ndarray, trace: RankTrace) -> np.ndarray:
-    """[records, 4] what an ISSUE and its operation have in common. A receive has no number when it is issued, and
-    may not know its sender, so messages go by their work."""
-    message = np.isin(records["name"], [n for n, t in trace.names.items() if t in ("send", "recv")])
-    value = np.where(message, records["c"], records["a"])
-    columns = (records["group"], records["name"], message, value)
-    return np.stack([c.astype(np.int64) for c in columns], axis=1)
+    def _sent(
+        self,
+        team: Team,
+        me: int,
+        peer: int,
+        number: int,
+        size: tuple[int, bool],
+        eager: bool,
+        rank: int,
+        place: Place,
+    ) -> None:
+        message = self._message(team, me, peer, number)
+        message.sizes[rank], message.eager, message.issues[rank] = size, eager, place
 
+    def _received(
+        self, trace: RankTrace, position: int, team: Team, own: dict[int, int],
+        issued: list[tuple[int, int, int]], done: list[tuple[int, int, int, int]],
+    ) -> None:  # fmt: skip
+        """Pairs the receives of one work with their MESSAGE records, in order; of equal bytes where some are."""
+        me, left = own[team.number], list(issued)
+        for number, peer, nbytes, index in sorted(done):
+            able = [r for r in left if r[0] in (peer, NOBODY)]
+            if not able:
+                raise TraceError(
+                    f"{trace.path}: record {index} says how a recv from {peer} of {team.label} went, but no ISSUE began it"
+                )
+            chosen = next((r for r in able if r[1] == nbytes), able[0])
+            left.remove(chosen)
+            message = self._message(team, peer, me, number)
+            message.received = (position, chosen[2])
+            message.noted.append(((position, index), True))
+        for peer, nbytes, index in left:
+            self.waiting.append((team, peer, me, (position, index), nbytes))
 
-def _match(wanted: np.ndarray, given: np.ndarray) -> np.ndarray:
-    """For each row of ``wanted`` the index of the same row in ``given``, the n-th for the n-th; -1 if there is none."""
-    both = np.concatenate([wanted, given])
-    if not len(both):
-        return np.zeros(0, np.int64)
-    ids = _ids(list(both.T))
-    keys = [_numbered(ids[: len(wanted)], len(both)), _numbered(ids[len(wanted) :], len(both))]
-    order = np.argsort(keys[1])
-    at = np.searchsorted(keys[1][order], keys[0])
-    at = order[np.minimum(at, len(order) - 1)] if len(order) else np.full(len(wanted), -1)
-    return np.where((at >= 0) & (keys[1][at] == keys[0]), at, -1) if len(order) else at
-
-
-def _numbered(ids: np.ndarray, most: int) -> np.ndarray:
-    """Ids made unique: the n-th of an id gets n in its lower digits."""
-    order = np.argsort(ids, kind="stable")
-    ranked = ids[order]
-    first = np.searchsorted(ranked, ranked, side="left")
-    nth = np.empty(len(ids), np.int64)
-    nth[order] = np.arange(len(ids)) - first
-    return ids.astype(np.int64) * most + nth
-
-
-def _ids(columns: list[np.ndarray]) -> np.ndarray:
-    """A number for each row, the same for equal rows."""
-    order = np.lexsort(columns)
-    ids = np.zeros(len(order), np.int64)
-    if len(order):
-        moved = np.zeros(len(order) - 1, bool)
-        for column in columns:
-            moved |= np.diff(column[order]) != 0
-        ids[order[1:]] = np.cumsum(moved)
-    return ids
-
-
-def _number(rows: np.ndarray, teams: list[Team], send: int) -> None:
-    """Fills ``instance`` and ``first``; ``send`` is the number of that op's name."""
-    own = np.zeros(len(rows), np.int64)
-    for index, team in enumerate(teams):
-        here = np.flatnonzero(rows["team"] == index)
-        places = np.full(max(team.ranks) + 1, -1, np.int64)
-        places[list(team.ranks)] = np.arange(len(team.ranks))
-        own[here] = places[rows["rank"][here]]
-    message = rows["message"]
-    sends = message & (rows["op"] == send)
-    source = np.where(sends, own, rows["root"]) * message
-    target = np.where(sends, rows["root"], own) * message
-    columns = [
-        rows["number"],
-        target,
-        source,
-        message.astype(np.int64),
-        rows["team"].astype(np.int64),
-    ]
-    rows["instance"] = _ids(columns)
-    order = np.lexsort((rows["rank"], message & ~sends, rows["instance"]))
-    rows["first"][order] = np.diff(rows["instance"][order], prepend=-1) != 0
+    def _number_the_rest(self) -> None:
+        free: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+        for key in sorted(self.messages, reverse=True):
+            if self.messages[key].received is None:
+                free[key[:3]].append(key[3])
+        beyond = 1 + max((key[3] for key in self.messages), default=0)
+        for team, peer, target, place, nbytes in sorted(self.waiting, key=lambda w: w[3]):
+            source = ANY if peer == NOBODY else peer
+            numbers = free[team.number, source, target]
+            if not numbers:
+                beyond += 1
+            message = self._message(team, source, target, numbers.pop() if numbers else beyond)
+            message.received = place
+            message.sizes.setdefault(team.ranks[target], (nbytes, False))

@@ -19,6 +19,7 @@ from neuron_dist.simulation import sections, units
 from neuron_dist.simulation.analysis import Analysis
 from neuron_dist.simulation.drawings import hbm_svg, lanes_svg
 from neuron_dist.simulation.figures import StepFigures, step_name
+from neuron_dist.simulation.run_header import command_of
 from neuron_dist.simulation.sections import holders, ratio, shown_ranks
 from neuron_dist.simulation.topology_svg import level_shares, pictures
 
@@ -48,22 +49,21 @@ def render(
     """The page as text.
 
     ``contended``: of the same traces replayed with links shared between all that use them at one time; its figures
-    then stand beside the online ones. ``what_if``: (what is changed, simulated ns of a step), compared with the
-    contended step where there is one.
+    then stand beside the online ones. ``what_if``: (what is changed, simulated ns of a step), the
+    first with nothing changed.
     """
     overall = analysis.figures.overall
     assert overall  # an analysis has at least one step
-    base = contended.figures.overall if contended else overall
-    assert base
+    shared = contended.figures.overall if contended else None
     header = analysis.traces[0].header
     context = {
         "title": f"Simulated run on {analysis.cluster}, {_count(analysis.figures.world_size, 'rank')}",
         "counted": _capital(analysis.figures.counted_text),
-        "command": header.get("command", ""),
+        "command": command_of(analysis.traces),
         "notes": analysis.notes,
         "facts": _facts(analysis, overall),
         "splits": [_split("online", overall)]
-        + ([_split("with links shared", base)] if contended else []),
+        + ([_split("with links shared", shared)] if shared else []),
         "overlapped": units.time(overall.overlapped_ns),
         "compared": sections.compared(analysis, contended) if contended else None,
         "steps": sections.steps(analysis),
@@ -74,7 +74,7 @@ def render(
         "links": _links(analysis),
         "hbm": _hbm(analysis),
         "kernels": _kernels(analysis),
-        "what_if": _what_if(what_if, base, contended is not None) if what_if else None,
+        "what_if": _what_if(what_if) if what_if else None,
         "sites": sections.sites(analysis),
         "assumptions": sections.assumptions(analysis),
         "fitted": sections.fitted(analysis),
@@ -325,22 +325,16 @@ def _kernels(analysis: Analysis) -> dict[str, Any]:
     return {**table._asdict(), "words": words}
 
 
-def _what_if(
-    rows: Sequence[tuple[str, float]], base: StepFigures, contended: bool
-) -> dict[str, Any]:
-    most = max([base.step_ns, *(ns for _, ns in rows)])
-    shown = [("as it ran", base.step_ns), *rows]
+def _what_if(rows: Sequence[tuple[str, float]]) -> dict[str, Any]:
+    first = rows[0][1]
+    most = max(ns for _, ns in rows) or 1.0
     return {
         "rows": [
-            {
-                "name": name,
-                "time": units.time(ns),
-                "ratio": ratio(ns, base.step_ns),
-                "share": ns / most,
-            }
-            for name, ns in shown
+            {"name": name, "time": units.time(ns), "ratio": ratio(ns, first), "share": ns / most}
+            for name, ns in rows
         ],
-        "words": "Compared with the " + ("contended" if contended else "online") + " step.",
+        "words": "Replays of the trace, each with one change, compared with the first row. Means of all steps, the "
+        "first included.",
     }
 
 

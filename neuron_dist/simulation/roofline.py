@@ -66,6 +66,16 @@ class Roofline:
             dispatch_ns=float(assumed["dispatch_ns"]),
         )
 
+    def rates(self) -> dict[str, float]:
+        """As the native clock takes them."""
+        return {
+            **self.tensor_flops,
+            "hbm_Bps": self.hbm_Bps,
+            "host_Bps": self.host_Bps,
+            "launch_ns": self.launch_ns,
+            "dispatch_ns": self.dispatch_ns,
+        }
+
     def faster(self, factor: float) -> Roofline:
         """The same core with ``factor`` times the compute and HBM rates."""
         return replace(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from collectives.topology import Cluster, ClusterError, load_cluster
 from neuron_dist.simulation.trace import RankTrace, TraceError
 
-__all__ = ["cluster_note", "cluster_of"]
+__all__ = ["cluster_note", "cluster_of", "command_of"]
 
 
 def cluster_of(traces: Sequence[RankTrace]) -> Cluster:
@@ -34,3 +35,9 @@ def cluster_note(traces: Sequence[RankTrace], cluster: Cluster) -> str | None:
         f"{said['name']} was described otherwise during the run (digest {said['digest']}, now {cluster.digest}): "
         "recorded times are the run's, but links, MFU and assumptions here are today's"
     )
+
+
+def command_of(traces: Sequence[RankTrace]) -> str:
+    """The command line of the run, as a shell would read it."""
+    said = traces[0].header.get("command", "")
+    return said if isinstance(said, str) else shlex.join(map(str, said))

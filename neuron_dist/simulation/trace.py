@@ -27,6 +27,9 @@ COLLECTIVE  how it went: the fields of its ISSUE, ``stream`` = the group's, ``na
             last arrival) to ``end_ns``; only on ranks that took part
 MESSAGE     the same for a send or recv; ``a`` = its number in the channel from sender to receiver, for both
 WORK_WAIT   ``stream`` (-1: the host) waits for the work ``c``; its time is then ``start_ns``
+            Streams from ``1 << 29`` are a work's own: ``(1 << 29) + c`` carries copies of its results into views,
+            which belong to the work (who waits for it after them waits for them too), and ``(1 << 30) + c`` what its
+            future called back; each begins with its WORK_WAIT. From ``1 << 20`` on are groups: plus their number
 STEP        training step ``a`` ends: ``start_ns`` to ``end_ns``, ``b`` = compute, ``c`` = exposed communication,
             ``d`` = overlapped communication, all in ns, ``e`` = flops, ``allocated`` = its peak
 MEMORY      what held memory at the peak of step ``a``: ``name`` had ``b`` bytes of ``allocated``
@@ -233,7 +236,9 @@ def read_rank(path: str | Path) -> RankTrace:
         )
     trace = RankTrace(path, header, table[:end][live[:end]])
     for row, text in texts[1:]:
-        if row["flag"] == Text.NAME:
+        if row["flag"] == Text.HEADER:  # again, when the rank has joined its process group
+            trace.header = json.loads(text)
+        elif row["flag"] == Text.NAME:
             trace.names[int(row["name"])] = text
         elif row["flag"] == Text.GROUP:
             made = json.loads(text)

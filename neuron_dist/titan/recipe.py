@@ -67,6 +67,8 @@ class Own:
     cluster: ClusterSection = field(default_factory=ClusterSection)
     launch: LaunchSection = field(default_factory=LaunchSection)
     data: DataSection = field(default_factory=DataSection)
+    trace: str | None = None
+    """A folder in which each rank writes the trace of its simulated time; NEURON_DIST_TRACE comes first."""
 
 
 OWN_KEYS = tuple(Own.__dataclass_fields__)

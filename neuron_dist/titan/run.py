@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import torch
 
 from collectives.topology import ClusterError, load_cluster
+from neuron_dist.simulation import session
 from neuron_dist.titan import recipe as recipes
 from neuron_dist.titan.check import Plan, check
 from neuron_dist.titan.problems import Problem, RecipeError
@@ -36,7 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = parse_args(sys.argv[1:] if argv is None else argv)
         _need_device(options.device)
-        _simulate(recipes.load(options.recipe, options.set).own.cluster)
+        own = recipes.load(options.recipe, options.set).own
+        _simulate(own.cluster)
+        if own.trace:
+            os.environ.setdefault("NEURON_DIST_TRACE", own.trace)
         ranks = int(os.environ.get("WORLD_SIZE", "1"))
         plan = check(
             options.recipe,
@@ -112,6 +116,7 @@ def train(plan: Plan) -> None:
     try:
         trainer = config.build()
         recorder.attach(trainer.metrics_processor)
+        _mark_steps(trainer)
         if getattr(config.checkpoint, "create_seed_checkpoint", False):
             trainer.checkpointer.save(curr_step=0, last_step=True)
         else:
@@ -144,6 +149,19 @@ def _simulate(section: ClusterSection) -> None:
     os.environ["NEURON_LOGICAL_NC_CONFIG"] = str(cluster.lnc)
     if cluster.cores_per_instance > _MAX_DEVICES:
         os.environ.setdefault("NEURON_RT_NUM_CORES", os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def _mark_steps(trainer: Any) -> None:
+    """Ends a step of simulated time where TorchTitan ends its own: it has an optimizer for each model part."""
+    session.steps_end_here()
+    train_step = trainer.train_step
+
+    def step(*args: Any, **kwargs: Any) -> Any:
+        result = train_step(*args, **kwargs)
+        session.end_step()
+        return result
+
+    trainer.train_step = step
 
 
 def _gather(recorder: Any, ranks: int) -> list[Any]:

@@ -7,7 +7,7 @@ import tempfile
 import pytest
 
 from tests.launch.run import ROOT, call
-from tests.simulation.programs import fsdp_run
+from tests.simulation.training_runs import fsdp_run
 
 PAGE = ROOT / "docs" / "tools.md"
 BLOCK = re.compile(r"```console\n\$ neuron-dist (.*)\n(?:.*\n)*?```")
@@ -23,7 +23,7 @@ def commands():
 def run_here():
     """A folder with the trace ``run``, as the working one."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        fsdp_run("run", ranks=16, tp=4, hidden=4096, tokens=4096)
+        fsdp_run("run", ranks=8, tp=4, hidden=4096, tokens=4096)
         yield
 
 

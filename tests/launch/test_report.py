@@ -3,13 +3,20 @@
 import gzip
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
+from collectives import load_cluster
 from launch.report import command
+from neuron_dist.simulation import units
+from neuron_dist.simulation.analysis import analyse
+from neuron_dist.simulation.replay import replay
+from neuron_dist.simulation.trace import NOBODY, Kind, read
+from neuron_dist.simulation.what_if import what_if
 from tests.launch.run import call, refused
-from tests.simulation.programs import fsdp_run
 from tests.simulation.trace_event import check
+from tests.simulation.training_runs import Program, fsdp_run
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +38,15 @@ def test_tables_and_page(run):
     ):
         assert f"\n\n{heading}" in output
     assert "What the real TorchNeuron would not do" in output
+    replayed = replay(read(run))
+    step = sum(s.time_ns for s in replayed.steps[1:]) / 2
+    (line,) = [line for line in output.splitlines() if line.startswith("step time   ")]
+    assert line.split()[2:6] == [
+        *units.time(analyse(read(run)).figures.overall.step_ns).split(),
+        *units.time(step).split(),
+    ]
+    rows = what_if(read(run))
+    assert all(f"\n{row.name}  " in output and units.time(row.step_ns) in output for row in rows)
     assert output.endswith(f"page: {run}/report.html\n")
     assert "<!DOCTYPE html>" in (run / "report.html").read_text()
 
@@ -58,6 +74,45 @@ def test_json_is_the_numbers(run, tmp_path):
         "send",
     }
     assert found["fidelity"][0]["ranks"] == [0, 1]
+    assert found["contended"]["overall"]["step_ns"] >= overall["step_ns"]
+    assert found["what_if"] == [{"name": r.name, "step_ns": r.step_ns} for r in what_if(read(run))]
+
+
+def test_replays_can_be_left_out(run, tmp_path):
+    output = call(f"report {run} --no-replay --html {tmp_path}/page.html")
+    assert "contended" not in output and "What if" not in output
+    page = (tmp_path / "page.html").read_text()
+    assert "optimistic bound" in page and 'id="whatif"' not in page
+
+
+def test_a_cluster_described_otherwise_is_not_replayed(tmp_path):
+    program = Program(tmp_path, 2, cluster=replace(load_cluster(), digest="0123"))
+    program[0].kernel("aten::mm", flops=10**9)
+    program.step()
+    output = call(f"report {program.close()}")
+    assert (
+        "note: trn2.48xlarge (LNC 2) was described otherwise during the run" in output
+        and "What if" not in output
+    )
+
+
+def test_a_trace_that_ends_in_the_middle_is_noted(tmp_path):
+    program = Program(tmp_path, 2)
+    for rank in program.ranks:
+        rank.kernel("aten::mm", flops=10**9)
+    program.step()
+    rank = program[0]
+    rank.add(
+        Kind.ISSUE,
+        name="barrier",
+        group=rank.groups["default_pg"],
+        a=1,
+        d=NOBODY,
+        start_ns=rank.host_ns,
+    )
+    rank.add(Kind.WORK_WAIT, start_ns=rank.host_ns)
+    output = " ".join(call(f"report {program.close()}").split())
+    assert "note: the trace ends in the middle, so its replay does, too: " in output
 
 
 def test_one_step(run, tmp_path):
@@ -81,9 +136,6 @@ def test_what_is_not_a_run_is_named(run, tmp_path):
 
 
 def test_an_op_that_the_planner_lacks_is_named(tmp_path):
-    from neuron_dist.simulation.trace import Kind
-    from tests.simulation.programs import Program
-
     program = Program(tmp_path, 2)
     for rank in program.ranks:
         rank.add(

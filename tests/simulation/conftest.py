@@ -4,7 +4,7 @@ import pytest
 
 from neuron_dist.simulation.analysis import analyse
 from neuron_dist.simulation.trace import read
-from tests.simulation.programs import fsdp_run
+from tests.simulation.training_runs import fsdp_run
 
 
 @pytest.fixture(scope="session")

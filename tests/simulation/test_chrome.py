@@ -12,8 +12,8 @@ from collectives import load_cluster
 from neuron_dist.simulation import chrome
 from neuron_dist.simulation.analysis import analyse
 from neuron_dist.simulation.trace import Kind, read
-from tests.simulation.programs import Program, fsdp_run
 from tests.simulation.trace_event import SCHEMA, check, nanoseconds
+from tests.simulation.training_runs import Program, fsdp_run
 
 CC_OP = {
     "operation", "algorithm", "num_elements", "dtype", "op_id", "stream_id", "stream_index", "trigger_engine",

@@ -7,9 +7,10 @@ from collectives import load_cluster, plan
 from neuron_dist.simulation.analysis import analyse
 from neuron_dist.simulation.figures import RankStep, RunFigures, Traffic
 from neuron_dist.simulation.links import link_use
+from neuron_dist.simulation.replay import step_times
 from neuron_dist.simulation.summary import ten_lines
 from neuron_dist.simulation.trace import read
-from tests.simulation.programs import Program, fsdp_run
+from tests.simulation.training_runs import Program, fsdp_run
 
 CLUSTER = load_cluster(instances=2)
 
@@ -108,9 +109,12 @@ def test_an_algorithm_of_the_program_alone_is_left_out_by_name():
     assert use.unknown == ("mine",) and use.hot is None
 
 
-def test_longest_rank_and_skew(tmp_path):
-    found = analyse(read(fsdp_run(tmp_path, ranks=2, tp=1, steps=2, slow=2)))
-    step = found.figures.steps[2]
-    assert step.step_ns == max(r.span_ns for r in found.figures.ranks if r.step == 2)
-    ends = [r.end_ns for r in found.figures.ranks if r.step == 2]
-    assert step.skew_ns == max(ends) - min(ends)
+def test_a_step_lasts_from_last_end_to_last_end(tmp_path):
+    found = analyse(read(fsdp_run(tmp_path, ranks=2, tp=1, steps=3, slow=2)))
+    for number, step in found.figures.steps.items():
+        ends = [r.end_ns for r in found.figures.ranks if r.step == number]
+        before = [r.end_ns for r in found.figures.ranks if r.step == number - 1]
+        assert step.step_ns == max(ends) - max(before, default=0)
+        assert step.skew_ns == max(ends) - min(ends)
+    times = [s.time_ns for s in step_times(found.traces)]
+    assert times == [s.step_ns for s in found.figures.steps.values()]

@@ -14,8 +14,8 @@ from neuron_dist.simulation.busy import Busy
 from neuron_dist.simulation.links import link_use
 from neuron_dist.simulation.topology_svg import pictures
 from neuron_dist.simulation.trace import read
-from tests.simulation.programs import Program, dense_run, fsdp_run
 from tests.simulation.test_figures import ledger
+from tests.simulation.training_runs import Program, dense_run, fsdp_run
 
 VOID = {"meta", "link", "br", "input", "img"}
 

@@ -59,8 +59,8 @@ py::dict memory_stats(int device) {
 }
 
 ClusterInfo cluster_info(const py::object& made) {
-  const auto fields = made.cast<std::tuple<int, size_t, std::string>>();
-  return {std::get<0>(fields), std::get<1>(fields), std::get<2>(fields)};
+  const auto fields = made.cast<std::tuple<int, size_t, std::string, py::dict>>();
+  return {std::get<0>(fields), std::get<1>(fields), std::get<2>(fields), rates_from(std::get<3>(fields))};
 }
 
 Heap& heap_of(int device) {
@@ -74,7 +74,7 @@ void bind_device(py::module_& m) {
   install_guard_and_hooks();
   register_redispatch();
 
-  // Called with no arguments, once: (visible cores, HBM bytes of a core, name).
+  // Called with no arguments, once: (visible cores, HBM bytes of a core, name, its roofline's rates by name).
   m.def("_set_cluster_provider", [](py::function provider) {
     // Leaked: it may be asked while the interpreter shuts down.
     auto* held = new py::function(std::move(provider));

@@ -15,6 +15,7 @@ struct Block {
   size_t size = 0;
   size_t requested = 0;
   bool used = false;
+  uint16_t owner = 0; // name of what it was allocated for
   Segment* segment = nullptr;
   Block* prev = nullptr; // neighbours in the segment, by address
   Block* next = nullptr;

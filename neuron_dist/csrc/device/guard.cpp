@@ -64,8 +64,12 @@ struct NeuronGuardImpl final : c10::impl::DeviceGuardImplInterface {
   bool queryStream(const c10::Stream& /*stream*/) const override {
     return true;
   }
-  void synchronizeStream(const c10::Stream& /*stream*/) const override {}
-  void synchronizeDevice(c10::DeviceIndex /*index*/) const override {}
+  void synchronizeStream(const c10::Stream& stream) const override {
+    SimulatedClock::get().host_waits_for(stream);
+  }
+  void synchronizeDevice(c10::DeviceIndex index) const override {
+    SimulatedClock::get().host_waits_for_device(checked_index(index));
+  }
 
   void record(
       void** event,
@@ -87,7 +91,11 @@ struct NeuronGuardImpl final : c10::impl::DeviceGuardImplInterface {
   bool queryEvent(void* /*event*/) const override {
     return true;
   }
-  void synchronizeEvent(void* /*event*/) const override {}
+  void synchronizeEvent(void* event) const override {
+    if (event != nullptr) {
+      SimulatedClock::get().host_waits_for(static_cast<Event*>(event)->at);
+    }
+  }
   void destroyEvent(void* event, const c10::DeviceIndex /*index*/) const noexcept override {
     delete static_cast<Event*>(event);
   }

@@ -267,9 +267,61 @@ Block* Heap::allocate_locked(size_t bytes, size_t rounded) {
   increase(stats_.allocated_bytes, pool.stat_type, block->size);
   increase(stats_.active_bytes, pool.stat_type, block->size);
   increase(stats_.requested_bytes, pool.stat_type, bytes);
-  live_bytes_.store(
-      static_cast<size_t>(stats_.allocated_bytes[0].current), std::memory_order_relaxed);
+  const auto live = static_cast<size_t>(stats_.allocated_bytes[0].current);
+  live_bytes_.store(live, std::memory_order_relaxed);
+  block->owner = allocating_for;
+  account(block->owner, static_cast<int64_t>(block->size));
+  if (live > step_peak_) {
+    step_peak_ = live;
+    at_peak_ = true;
+  }
   return block;
+}
+
+void Heap::account(Name name, int64_t bytes) {
+  if (C10_UNLIKELY(name >= held_.size())) {
+    held_.resize(name + size_t{64}, 0);
+  }
+  held_[name] += static_cast<uint64_t>(bytes);
+}
+
+// Before the first free after a peak. Peaks within a hundredth of the last one are not worth a copy.
+void Heap::note_peak() {
+  at_peak_ = false;
+  if (step_peak_ - step_peak_ / 100 > noted_peak_) {
+    held_at_peak_ = held_;
+    noted_peak_ = step_peak_;
+  }
+}
+
+void Heap::set_owner(void* ptr, Name name) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto it = used_.find(ptr);
+  if (it != used_.end() && it->second->owner != name) {
+    const auto bytes = static_cast<int64_t>(it->second->size);
+    account(it->second->owner, -bytes);
+    account(name, bytes);
+    it->second->owner = name;
+  }
+}
+
+Heap::Peak Heap::take_step_peak() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (at_peak_) {
+    note_peak();
+  }
+  Peak peak{step_peak_, {}};
+  for (size_t i = 0; i < held_at_peak_.size(); ++i) {
+    if (held_at_peak_[i] > 0) {
+      peak.holders.emplace_back(static_cast<Name>(i), held_at_peak_[i]);
+    }
+  }
+  std::sort(peak.holders.begin(), peak.holders.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  step_peak_ = live_bytes();
+  at_peak_ = true;
+  noted_peak_ = 0;
+  held_at_peak_.clear();
+  return peak;
 }
 
 void Heap::free(void* ptr) {
@@ -292,6 +344,10 @@ size_t Heap::size_of(void* ptr) const {
 }
 
 void Heap::free_locked(Block* block) {
+  if (at_peak_) {
+    note_peak();
+  }
+  account(block->owner, -static_cast<int64_t>(block->size));
   Pool& pool = block->segment->small ? small_ : large_;
   decrease(stats_.allocation, pool.stat_type, 1);
   decrease(stats_.active, pool.stat_type, 1);

@@ -8,15 +8,35 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/util/flat_hash_map.h>
 
 #include "device/bins.h"
+#include "simulation/names.h"
 
 namespace neuron {
 
 class Arena;
+
+// What this thread allocates for: operators name themselves.
+inline thread_local Name allocating_for = 0;
+
+class AllocatingFor {
+ public:
+  explicit AllocatingFor(Name name) : before_(allocating_for) {
+    allocating_for = name;
+  }
+  ~AllocatingFor() {
+    allocating_for = before_;
+  }
+  AllocatingFor(const AllocatingFor&) = delete;
+  AllocatingFor& operator=(const AllocatingFor&) = delete;
+
+ private:
+  const Name before_;
+};
 
 class Heap {
  public:
@@ -47,6 +67,14 @@ class Heap {
   size_t live_bytes() const {
     return live_bytes_.load(std::memory_order_relaxed);
   }
+  // Accounts the allocation at `ptr` (if there is one) to `name` from now on.
+  void set_owner(void* ptr, Name name);
+  // The most that was allocated since the last call, and by what, largest first.
+  struct Peak {
+    size_t bytes = 0;
+    std::vector<std::pair<Name, uint64_t>> holders;
+  };
+  Peak take_step_peak();
   // For tests: replaces the cluster's HBM (0: the cluster's again).
   static void set_capacity_override(size_t bytes);
   // Walks every list and throws if one invariant does not hold. For tests.
@@ -65,6 +93,8 @@ class Heap {
   Block* try_allocate(Pool& pool, bool small, size_t rounded);
   Block* allocate_locked(size_t bytes, size_t rounded);
   void free_locked(Block* block);
+  void account(Name name, int64_t bytes);
+  void note_peak();
   void release_cached();
   size_t limit() const;
   char* take_address(size_t bytes);
@@ -83,6 +113,12 @@ class Heap {
   int64_t tensor_frees_ = 0;
   double fraction_ = 1.0;
   std::atomic<size_t> live_bytes_{0};
+  // Who holds what, and who did at the peak of the step.
+  std::vector<uint64_t> held_; // by name
+  size_t step_peak_ = 0;
+  bool at_peak_ = false; // nothing has been freed since the peak
+  std::vector<uint64_t> held_at_peak_;
+  size_t noted_peak_ = 0; // the peak that held_at_peak_ is of
 };
 
 } // namespace neuron

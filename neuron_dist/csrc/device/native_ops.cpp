@@ -14,6 +14,7 @@
 #include <torch/library.h>
 
 #include "device/allocator.h"
+#include "device/heap.h"
 #include "device/storage.h"
 
 namespace neuron {
@@ -21,6 +22,19 @@ namespace {
 
 using at::IntArrayRef;
 using at::Tensor;
+
+// In the memory figures, what a program allocates by itself; inside an operator, it is the operator's.
+class AllocatingByHand {
+ public:
+  AllocatingByHand() : name_(allocating_for == 0 ? empty() : allocating_for) {}
+
+ private:
+  static Name empty() {
+    static const Name name = name_of("aten::empty");
+    return name;
+  }
+  AllocatingFor name_;
+};
 
 c10::Device factory_device(
     std::optional<at::Layout> layout,
@@ -45,6 +59,7 @@ Tensor empty_memory_format(
   at::detail::check_size_nonnegative(size);
   const auto type = c10::scalarTypeToTypeMeta(at::dtype_or_default(dtype));
   const size_t bytes = at::detail::computeStorageNbytesContiguous(size, type.itemsize());
+  const AllocatingByHand name;
   Tensor tensor(make_tensor_impl(on, bytes, type));
   if (size.size() != 1 || size[0] != 0) {
     tensor.unsafeGetTensorImpl()->generic_set_sizes_contiguous(size);
@@ -66,6 +81,7 @@ Tensor empty_strided(
   at::detail::check_size_nonnegative(size);
   const auto type = c10::scalarTypeToTypeMeta(at::dtype_or_default(dtype));
   const size_t bytes = at::detail::computeStorageNbytes(size, stride, type.itemsize());
+  const AllocatingByHand name;
   Tensor tensor(make_tensor_impl(on, bytes, type));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
   return tensor;

@@ -43,6 +43,29 @@ constexpr std::array kRunsWhole{
     "aten::mode"sv,
 };
 
+// Operators that overwrite the tensor that they are called on without reading it.
+constexpr std::array kOverwrite{
+    "aten::copy_"sv,       "aten::fill_"sv,        "aten::zero_"sv,      "aten::uniform_"sv,
+    "aten::normal_"sv,     "aten::bernoulli_"sv,   "aten::random_"sv,    "aten::exponential_"sv,
+    "aten::geometric_"sv,  "aten::log_normal_"sv,  "aten::cauchy_"sv,    "aten::_foreach_copy_"sv,
+    "aten::_foreach_zero_"sv,
+};
+
+// Reads, or writes in place, those elements of its first argument that an index names.
+constexpr std::array kPicks{
+    "aten::embedding"sv,   "aten::gather"sv,      "aten::index"sv,       "aten::index_select"sv,
+    "aten::take"sv,        "aten::index_put_"sv,  "aten::_index_put_impl_"sv, "aten::index_add_"sv,
+    "aten::index_copy_"sv, "aten::index_fill_"sv, "aten::scatter_"sv,    "aten::scatter_add_"sv,
+    "aten::put_"sv,
+};
+
+// Answers from metadata.
+constexpr std::array kFree{
+    "aten::is_set_to"sv, "aten::_nnz"sv,      "aten::sparse_dim"sv, "aten::dense_dim"sv,
+    "aten::_dimI"sv,     "aten::_dimV"sv,     "aten::is_coalesced"sv, "aten::_coalesced_"sv,
+    "aten::_resize_output_"sv,
+};
+
 } // namespace
 
 OpPlan::OpPlan(const c10::OperatorHandle& op) {
@@ -77,6 +100,19 @@ OpPlan::OpPlan(const c10::OperatorHandle& op) {
     }
   }
   const std::string_view name = op.operator_name().name;
+  this->name = name_of(name);
+  flops = flop_formula(name);
+  picks = contains(kPicks, name);
+  copies = name == "aten::copy_"sv;
+  host_waits = name == "aten::_local_scalar_dense"sv || op.hasTag(at::Tag::data_dependent_output) ||
+      op.hasTag(at::Tag::dynamic_output_shape);
+  only_written.resize(arguments);
+  for (size_t i = 0; i < arguments; ++i) {
+    only_written[i] = mutated[i] && (args[i].is_out() || (i == 0 && contains(kOverwrite, name)));
+  }
+  free = contains(kFree, name) || std::any_of(rets.begin(), rets.end(), [](const auto& ret) {
+    return ret.alias_info() != nullptr && !ret.alias_info()->isWrite();
+  });
   cpu_result.resize(results);
   if (name == "aten::_pack_padded_sequence"sv) {
     cpu_result[1] = true; // batch sizes

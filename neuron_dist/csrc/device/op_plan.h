@@ -6,6 +6,9 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include "simulation/flops.h"
+#include "simulation/names.h"
+
 namespace neuron {
 
 struct OpPlan {
@@ -19,6 +22,15 @@ struct OpPlan {
   int generator = -1; // index of the Generator? argument
   bool draws = false; // random, with no generator argument
   bool takes_cpu = false; // CPU tensors are welcome beside neuron tensors
+
+  // What it costs in simulated time.
+  Name name = 0;
+  bool free = false; // makes views or answers from metadata
+  FlopFormula flops = nullptr;
+  std::vector<bool> only_written; // by argument: what was there is not read
+  bool picks = false; // of its first argument it reads or writes some elements only, those of its index
+  bool copies = false; // copy_(self, src, non_blocking), between devices too
+  bool host_waits = false; // its result depends on the data, so the host waits for it
 };
 
 // Operators without a CPU kernel of their own that are best run on the CPU as a whole, since their composite

@@ -15,7 +15,10 @@
 #include "device/alias.h"
 #include "device/allocator.h"
 #include "device/generator.h"
+#include "device/heap.h"
 #include "device/op_plan.h"
+#include "device/streams.h"
+#include "simulation/clock.h"
 
 namespace neuron {
 namespace {
@@ -56,6 +59,13 @@ class Call {
     if (device_.index() < 0) {
       device_ = checked_device(-1);
     }
+    if (C10_UNLIKELY(plan_.flops != nullptr)) {
+      flops_ = plan_.flops(&argument(0));
+    }
+    if (plan_.copies) {
+      host_waits_ = !argument(2).toBool();
+    }
+    const AllocatingFor name(plan_.name);
     if (plan_.generator >= 0) {
       run_with_generator();
     } else if (plan_.draws) {
@@ -64,6 +74,9 @@ class Call {
       run_kernel();
     }
     give_back();
+    if (!plan_.free) {
+      charge();
+    }
   }
 
  private:
@@ -210,6 +223,70 @@ class Call {
     state->advance(values_drawn());
   }
 
+  // What a tensor's elements take in memory: an expanded one no more than it has.
+  static uint64_t bytes_of(const Tensor& t) {
+    if (C10_UNLIKELY(t.layout() != at::kStrided)) {
+      return t.is_sparse() ? t._values().nbytes() + t._indices().nbytes() : 0;
+    }
+    const auto* impl = t.unsafeGetTensorImpl();
+    const auto bytes = static_cast<uint64_t>(impl->numel()) * impl->itemsize();
+    return std::min<uint64_t>(bytes, impl->unsafe_storage().unsafeGetStorageImpl()->nbytes());
+  }
+
+  // Simulated time: every input is read from HBM and every output written to it, once.
+  void charge() {
+    auto& clock = SimulatedClock::get();
+    if (C10_UNLIKELY(!clock.enabled())) {
+      return;
+    }
+    uint64_t bytes = 0;
+    uint64_t picked_from = 0; // size of the argument of which an index names some elements
+    uint64_t picked_times = 0;
+    auto dtype = flops_.dtype;
+    bool first = flops_.count == 0;
+    for (const auto& s : substitutes_) {
+      const uint64_t own = bytes_of(s.alias);
+      const uint64_t times = (plan_.only_written[s.argument] ? 0U : 1U) + (s.mutated ? 1U : 0U);
+      if (C10_UNLIKELY(plan_.picks && s.argument == 0)) {
+        picked_from = own;
+        picked_times = times;
+      } else {
+        bytes += times * own;
+      }
+      if (first) {
+        dtype = s.alias.scalar_type();
+        first = false;
+      }
+    }
+    for (size_t r = 0; r < plan_.results; ++r) {
+      const IValue& value = stack_[stack_.size() - plan_.results + r];
+      if (plan_.result_of[r] >= 0) {
+        continue;
+      }
+      if (value.isTensor() && value.toTensor().defined()) {
+        bytes += bytes_of(value.toTensor());
+        dtype = first ? value.toTensor().scalar_type() : dtype;
+        first = false;
+      } else if (value.isTensorList()) {
+        for (const Tensor& t : value.toTensorVector()) {
+          bytes += t.defined() ? bytes_of(t) : 0;
+        }
+      }
+    }
+    // As much as it brought or took away.
+    bytes += picked_times * std::min(picked_from, bytes);
+    auto moves = Moves::kInHbm;
+    if (plan_.copies && substitutes_.size() == 1) {
+      moves = substitutes_[0].mutated ? Moves::kToDevice : Moves::kFromDevice;
+    }
+    const c10::Stream stream = current_stream(device_.index());
+    const Heap* heap = Heap::find(device_.index());
+    clock.charge(stream, plan_.name, dtype, flops_.count, bytes, moves, heap == nullptr ? 0 : heap->live_bytes());
+    if ((plan_.copies && moves != Moves::kInHbm && host_waits_) || plan_.host_waits) {
+      clock.host_waits_for(stream);
+    }
+  }
+
   uint64_t values_drawn() const {
     int64_t most = 0;
     for (const auto& s : substitutes_) {
@@ -277,6 +354,8 @@ class Call {
   c10::Device device_{kNeuron, -1};
   c10::Device other_{kNeuron, -1};
   bool mixed_ = false;
+  Flops flops_;
+  bool host_waits_ = false;
 };
 
 [[noreturn]] void throw_no_kernel(const c10::OperatorHandle& op, bool sparse) {

@@ -12,6 +12,7 @@
 
 #include "arena.h"
 #include "device/heap.h"
+#include "simulation/clock.h"
 
 namespace neuron {
 namespace {
@@ -59,6 +60,7 @@ const ClusterInfo& cluster() {
     delete info;
     return *other;
   }
+  SimulatedClock::get().set_rates(info->rates);
   loaded.store(info, std::memory_order_release);
   return *info;
 }

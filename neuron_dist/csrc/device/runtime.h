@@ -8,6 +8,8 @@
 #include <c10/core/AutogradState.h>
 #include <c10/core/Device.h>
 
+#include "simulation/roofline.h"
+
 namespace neuron {
 
 constexpr c10::DeviceType kNeuron = c10::DeviceType::PrivateUse1;
@@ -16,6 +18,7 @@ struct ClusterInfo {
   int devices = 0; // logical cores visible to this process
   size_t hbm_bytes = 0; // of one logical core
   std::string name; // for messages: "trn2.48xlarge (LNC 2)"
+  Rates rates; // of one logical core
 };
 
 // The provider is asked once, at the first use of a device and never at import. It may throw.

@@ -1,7 +1,6 @@
 #include "device/streams.h"
 
 #include <atomic>
-#include <chrono>
 
 #include <c10/util/Exception.h>
 
@@ -41,20 +40,16 @@ c10::Stream exchange_stream(c10::Stream stream) {
   return make(index, before);
 }
 
-int64_t stream_time_ns(c10::Stream /*stream*/) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 void record_event(Event& event, c10::Stream stream) {
   event.device = stream.device_index();
   event.stream = stream.id();
   event.recorded = true;
-  event.time_ns = stream_time_ns(stream);
+  SimulatedClock::get().record(event.at, stream);
 }
 
-void stream_wait(c10::Stream /*stream*/, const Event& /*event*/) {}
+void stream_wait(c10::Stream stream, const Event& event) {
+  SimulatedClock::get().wait(stream, event.at);
+}
 
 double elapsed_ms(const Event& start, const Event& end) {
   TORCH_CHECK_VALUE(
@@ -63,7 +58,7 @@ double elapsed_ms(const Event& start, const Event& end) {
   TORCH_CHECK_VALUE(
       start.recorded && end.recorded,
       "Both events must be recorded before calculating elapsed time.");
-  return static_cast<double>(end.time_ns - start.time_ns) / 1e6;
+  return static_cast<double>(end.at.time_ns - start.at.time_ns) / 1e6;
 }
 
 } // namespace neuron

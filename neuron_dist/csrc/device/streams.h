@@ -1,4 +1,4 @@
-// Streams and events. Execution is eager, so they order nothing; this is the one place that knows their state.
+// Streams and events. Execution is eager, so they order nothing that is computed; they carry simulated time.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <c10/core/Stream.h>
 
 #include "device/runtime.h"
+#include "simulation/clock.h"
 
 namespace neuron {
 
@@ -16,20 +17,18 @@ c10::Stream new_stream(c10::DeviceIndex index);
 // Makes `stream` this thread's current one on its device and returns the one before.
 c10::Stream exchange_stream(c10::Stream stream);
 
-// The time on a stream's clock, in nanoseconds: the host's, as long as work takes no simulated time.
-int64_t stream_time_ns(c10::Stream stream);
-
 struct Event {
   c10::DeviceIndex device = 0;
   c10::StreamId stream = 0;
   bool timed = false;
   bool recorded = false;
-  int64_t time_ns = 0;
+  EventTime at;
 };
 
 void record_event(Event& event, c10::Stream stream);
 // The stream does not go on before the event has happened.
 void stream_wait(c10::Stream stream, const Event& event);
+// Simulated milliseconds.
 double elapsed_ms(const Event& start, const Event& end);
 
 } // namespace neuron

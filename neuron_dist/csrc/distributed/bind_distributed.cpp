@@ -6,6 +6,8 @@
 
 #include "bindings.h"
 #include "distributed/process_group.h"
+#include "simulation/clock.h"
+#include "simulation/hook.h"
 
 namespace py = pybind11;
 
@@ -19,6 +21,12 @@ void start_services(Peers& peers, Engine& engine, const py::object& stack_provid
   }
   started = getpid();
   engine.add_hook(std::make_unique<FlightRecorder>(peers.block().flight, 0));
+  engine.add_hook(std::make_unique<SimulationHook>(1));
+  {
+    auto& clock = SimulatedClock::get();
+    const auto held = clock.lock();
+    clock.ledger().move_to(&peers.block().ledger);
+  }
   auto* provider = new py::object(stack_provider); // lives until the process ends: a thread may call it late
   peers.set_stack_provider([provider]() -> std::string {
     if (!Py_IsInitialized()) {
@@ -41,6 +49,14 @@ c10::intrusive_ptr<ProcessGroupNeuron> create(
   start_services(peers, Engine::get(peers), stack_provider);
   py::gil_scoped_release no_gil;
   return c10::make_intrusive<ProcessGroupNeuron>(store, rank, size, options);
+}
+
+// A callable that may be let go by a thread without the GIL.
+std::shared_ptr<py::function> hold(py::function function) {
+  return {new py::function(std::move(function)), [](py::function* f) {
+            py::gil_scoped_acquire gil;
+            delete f;
+          }};
 }
 
 } // namespace
@@ -70,12 +86,44 @@ void bind_distributed(py::module_& m) {
           "_set_default_timeout", &ProcessGroupNeuron::setTimeout, py::arg("timeout"),
           py::call_guard<py::gil_scoped_release>())
       .def(
+          "_set_pricer",
+          [](ProcessGroupNeuron& self, py::function pricer) {
+            const auto held = hold(std::move(pricer));
+            self.set_pricer([held](Op op, int64_t bytes, int root) {
+              py::gil_scoped_acquire gil;
+              const auto [ns, algorithm] =
+                  (*held)(op_name(op), size_class(bytes), bytes, root).cast<std::tuple<int64_t, std::string>>();
+              ProcessGroupNeuron::Price price;
+              price.ns = ns;
+              std::copy_n(
+                  algorithm.begin(), std::min(algorithm.size(), price.algorithm.size() - 1), price.algorithm.begin());
+              return price;
+            });
+          },
+          py::arg("pricer"),
+          "pricer(op, planned_bytes, bytes, root) -> (simulated nanoseconds, algorithm); planned_bytes is the size "
+          "class by which the schedule is chosen. For op send, root is the receiver.")
+      .def(
+          "_set_watcher",
+          [](ProcessGroupNeuron& self, py::function watcher) {
+            const auto held = hold(std::move(watcher));
+            self.set_watcher([held](const char* op, const OpInfo& info, uint32_t flags) {
+              py::gil_scoped_acquire gil;
+              const bool tensors = info.group != nullptr && info.op != Op::kBarrier;
+              return (*held)(
+                         op, reduction_name(info.reduction), tensors ? dtype_name(info.dtype) : "", info.numel, flags)
+                  .cast<bool>();
+            });
+          },
+          py::arg("watcher"),
+          "watcher(op, reduction, dtype, numel, flags) -> bool, called before anything of a call is enqueued; it may "
+          "raise. True: not again for a call of the same op, reduction, dtype and flags.")
+      .def("_start_time_estimate", &ProcessGroupNeuron::start_time_estimate)
+      .def("_end_time_estimate", &ProcessGroupNeuron::end_time_estimate, "Simulated microseconds.")
+      .def(
           "_set_planner",
           [](ProcessGroupNeuron& self, py::function planner) {
-            auto held = std::shared_ptr<py::function>(new py::function(std::move(planner)), [](py::function* f) {
-              py::gil_scoped_acquire gil;
-              delete f;
-            });
+            const auto held = hold(std::move(planner));
             self.set_planner([held](Op op, int64_t bytes, int root) {
               py::gil_scoped_acquire gil;
               const auto table = py::cast<py::array_t<int16_t, py::array::c_style | py::array::forcecast>>(

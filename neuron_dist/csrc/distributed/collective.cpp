@@ -55,6 +55,9 @@ void Group::post(Collective& op) {
       seq, op.sizes_hash, op.plan ? op.plan->hash : 0, sizes_vary(op.info.op) ? -1 : op.info.numel, op.info.root, op.piece,
       op.info.op, op.info.reduction, op.info.dtype, op.staged};
   mine.factor = op.factor;
+  mine.ready_ns = op.info.ready_ns;
+  mine.cost_ns = op.info.cost_ns;
+  mine.algorithm = op.info.algorithm;
   mine.n_in = op.in.size();
 
   uint64_t total = 0;
@@ -239,9 +242,24 @@ void Group::execute_reduction(
   }
 }
 
+// Every rank computes the same times, from all descriptors and the end of the group's operation before.
+void Group::keep_time(Collective& op) {
+  int64_t cost = 0;
+  int64_t start = ended_ns_;
+  for (int r = 0; r < size(); ++r) {
+    const Descriptor& d = descriptor(r, op.info.seq);
+    start = std::max(start, d.ready_ns);
+    cost = std::max(cost, d.cost_ns);
+  }
+  op.info.start_ns = start;
+  op.info.end_ns = ended_ns_ = start + cost;
+  op.info.algorithm = descriptor(0, op.info.seq).algorithm;
+}
+
 void Group::execute(Collective& op) {
   const uint64_t seq = op.info.seq;
   const int n = size();
+  keep_time(op);
   const auto pull = [&](int from, int span, const Buffer& to) {
     Descriptor& d = descriptor(from, seq);
     const Span& source = spans(d)[d.n_in == 1 ? 0 : span];

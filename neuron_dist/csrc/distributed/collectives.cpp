@@ -1,6 +1,7 @@
 // c10d's collectives as operations of the engine.
 #include "distributed/process_group.h"
 #include "distributed/tensors.h"
+#include "simulation/hook.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/irange.h>
@@ -35,6 +36,32 @@ uint64_t hash_sizes(c10::ArrayRef<Buffer> buffers) {
   return hash;
 }
 
+// Equal but for the first dimension, which is divided by the ranks.
+bool correspond(const at::Tensor& whole, const at::Tensor& part, int ranks) {
+  return whole.dim() > 0 && whole.dim() == part.dim() && part.size(0) == whole.size(0) / ranks &&
+      whole.sizes().slice(1) == part.sizes().slice(1);
+}
+
+uint64_t sum(c10::ArrayRef<Buffer> buffers) {
+  uint64_t bytes = 0;
+  for (const Buffer& buffer : buffers) {
+    bytes += buffer.bytes;
+  }
+  return bytes;
+}
+
+bool equal(c10::ArrayRef<Buffer> buffers) {
+  return std::all_of(
+      buffers.begin(), buffers.end(), [&](const Buffer& b) { return b.bytes == buffers[0].bytes; });
+}
+
+// The size of a collective as nccom-test counts it, by what this rank knows of it.
+int64_t whole_bytes(Op op, bool root, c10::ArrayRef<Buffer> in, c10::ArrayRef<Buffer> out, int ranks) {
+  const uint64_t own = std::max(sum(in), sum(out));
+  const bool one_of_many = (op == Op::kGather || op == Op::kScatter) && !root;
+  return static_cast<int64_t>(one_of_many ? own * static_cast<uint64_t>(ranks) : own);
+}
+
 template <typename T>
 const std::vector<T>& only_list(const char* op, const std::vector<std::vector<T>>& lists) {
   TORCH_CHECK_VALUE(lists.size() == 1, "neuron: ", op, " takes one list a rank, got ", lists.size());
@@ -55,17 +82,20 @@ ProcessGroupNeuron::Call ProcessGroupNeuron::begin(
     described_ = true;
     if (!pg_desc_.empty() && pg_desc_ != "undefined") {
       group_->describe_as(pg_desc_);
+      describe_group(number_, pg_desc_);
     }
   }
   Call call{};
   call.info.op = op;
   call.info.group = &group_->name();
+  call.info.ledger_group = number_;
   call.timeout = timeout_or_default(timeout);
   call.async = async;
   call.work = coalescing_ ? coalescing_ : c10::make_intrusive<NeuronWork>(rank_, type, title, *engine_, group_);
   if (onCompletionHook_) {
     call.work->set_on_end(onCompletionHook_);
   }
+  call.info.work = call.work->number();
   return call;
 }
 
@@ -86,6 +116,10 @@ void ProcessGroupNeuron::check(Call& call, const at::Tensor& tensor) {
       cpu || tensor.is_privateuseone(), "neuron: ", op_name(call.info.op), " got a tensor on ", tensor.device(),
       "; expected device neuron or cpu");
   call.staged = call.staged || cpu;
+  if (tensor.numel() == 0) {
+    call.flags |= kEmpty;
+    call.flags |= tensor.dim() > 0 && tensor.size(0) == 0 ? kEmptyDim0 : 0U;
+  }
   TORCH_CHECK_VALUE(
       cpu || tensor.numel() == 0 || group_->is_shared(tensor.data_ptr()), "neuron: ", op_name(call.info.op),
       " got a tensor of another device than this rank's (", tensor.device(),
@@ -139,6 +173,9 @@ void ProcessGroupNeuron::set_root(Call& call, int64_t root) {
 void ProcessGroupNeuron::submit(
     Call& call, c10::ArrayRef<Buffer> in, c10::ArrayRef<Buffer> out, c10::ArrayRef<uint64_t> expected_bytes,
     uint64_t segment_bytes) {
+  if (!admit(call, whole_bytes(call.info.op, rank_ == call.info.root, in, out, size_))) {
+    return;
+  }
   const uint64_t item = c10::elementSize(call.info.dtype);
   uint64_t piece = segment_bytes;
   if (call.staged && segment_bytes > 0) {
@@ -157,6 +194,10 @@ void ProcessGroupNeuron::submit(
     };
     auto op = std::make_unique<Collective>();
     op->info = call.info;
+    if (i > 0) { // the first piece stands for all of them in simulated time
+      op->info.first_piece = false;
+      op->info.cost_ns = 0;
+    }
     op->timeout = call.timeout;
     op->deadline = Clock::now() + call.timeout;
     for (const Buffer& b : in) {
@@ -206,6 +247,7 @@ WorkPtr ProcessGroupNeuron::allreduce(Tensors& tensors, const c10d::AllreduceOpt
 WorkPtr ProcessGroupNeuron::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
   Call call = begin(
       Op::kAllReduce, OpType::ALLREDUCE_COALESCED, "neuron:all_reduce", opts.timeout, opts.asyncOp);
+  call.flags |= kCoalesced;
   for (const auto& tensor : tensors) {
     call.staged = false;
     all_reduce_one(call, tensor, opts.reduceOp);
@@ -239,7 +281,6 @@ void ProcessGroupNeuron::reduce_scatter_one(
   call.work->keep(result);
   call.info.dtype = result.scalar_type();
   std::vector<Buffer> in;
-  bool equal = true;
   int64_t numel = 0;
   for (const auto& each : inputs) {
     TORCH_CHECK_VALUE(
@@ -253,17 +294,15 @@ void ProcessGroupNeuron::reduce_scatter_one(
       in = parts(plain, size_);
     }
   }
-  for (const Buffer& b : in) {
-    equal = equal && b.bytes == in[0].bytes;
-  }
   TORCH_CHECK_VALUE(
       in[rank_].bytes == result.nbytes(), "neuron: reduce_scatter on rank ", rank_, " has an output of ",
       result.numel(), " elements and a segment of ", in[rank_].bytes / result.element_size());
   call.info.numel = numel;
   call.sizes_hash = hash_sizes(in);
   set_reduction(call, op, call.info.dtype, numel * static_cast<int64_t>(result.element_size()));
+  call.info.uneven = !equal(in);
   // Uneven segments cannot be cut into the same pieces, so they go whole.
-  submit(call, in, whole(result), {}, equal ? result.nbytes() : 0);
+  submit(call, in, whole(result), {}, call.info.uneven ? 0 : result.nbytes());
 }
 
 WorkPtr ProcessGroupNeuron::reduce_scatter(
@@ -273,30 +312,37 @@ WorkPtr ProcessGroupNeuron::reduce_scatter(
   check_count("reduce_scatter", "inputs", list.size(), size_);
   Call call = begin(
       Op::kReduceScatter, OpType::REDUCE_SCATTER, "neuron:reduce_scatter", opts.timeout, opts.asyncOp);
+  call.flags |= kTensorList;
   reduce_scatter_one(call, result, list, opts.reduceOp);
   return finish(call);
 }
 
 WorkPtr ProcessGroupNeuron::_reduce_scatter_base(
     at::Tensor& result, at::Tensor& data, const c10d::ReduceScatterOptions& opts) {
-  Tensors outputs{result};
-  Tensors inputs{data};
-  return reduce_scatter_tensor_coalesced(outputs, inputs, opts);
+  return reduce_scatter_tensors({&result, 1}, {&data, 1}, 0, opts);
 }
 
 WorkPtr ProcessGroupNeuron::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& opts) {
+  return reduce_scatter_tensors(outputs, inputs, kCoalesced, opts);
+}
+
+WorkPtr ProcessGroupNeuron::reduce_scatter_tensors(
+    c10::ArrayRef<at::Tensor> outputs, c10::ArrayRef<at::Tensor> inputs, uint32_t flags,
+    const c10d::ReduceScatterOptions& opts) {
   TORCH_CHECK_VALUE(
       outputs.size() == inputs.size(), "neuron: reduce_scatter of ", inputs.size(), " inputs has ",
       outputs.size(), " outputs");
   Call call = begin(
       Op::kReduceScatter, OpType::_REDUCE_SCATTER_BASE, "neuron:reduce_scatter", opts.timeout, opts.asyncOp);
+  call.flags |= flags;
   for (const auto i : c10::irange(outputs.size())) {
     TORCH_CHECK_VALUE(
         inputs[i].numel() == outputs[i].numel() * size_,
         "neuron: input tensor must be the same size as output size times world size: input ",
         inputs[i].sizes(), ", output ", outputs[i].sizes(), ", world size ", size_);
     call.staged = false;
+    call.flags |= correspond(inputs[i], outputs[i], size_) ? 0U : kReshaped;
     reduce_scatter_one(call, outputs[i], inputs[i], opts.reduceOp);
   }
   return finish(call);
@@ -329,7 +375,6 @@ void ProcessGroupNeuron::all_gather_one(
   call.info.dtype = data.scalar_type();
   std::vector<Buffer> out;
   std::vector<uint64_t> expected;
-  bool equal = true;
   int64_t numel = 0;
   for (const auto& each : outputs) {
     TORCH_CHECK_VALUE(
@@ -346,15 +391,15 @@ void ProcessGroupNeuron::all_gather_one(
   }
   for (const Buffer& b : out) {
     expected.push_back(b.bytes);
-    equal = equal && b.bytes == out[0].bytes;
   }
   TORCH_CHECK_VALUE(
       out[rank_].bytes == data.nbytes(), "neuron: all_gather on rank ", rank_, " has an input of ",
       data.numel(), " elements, but a place for ", out[rank_].bytes / data.element_size(),
       " in its output");
-  call.info.numel = equal ? data.numel() : numel; // what ranks that agree have in common
+  call.info.uneven = !equal(out);
+  call.info.numel = call.info.uneven ? numel : data.numel(); // what ranks that agree have in common
   call.sizes_hash = hash_sizes(out);
-  submit(call, whole(data), out, expected, equal ? data.nbytes() : 0);
+  submit(call, whole(data), out, expected, call.info.uneven ? 0 : data.nbytes());
 }
 
 WorkPtr ProcessGroupNeuron::allgather(
@@ -362,15 +407,14 @@ WorkPtr ProcessGroupNeuron::allgather(
   const Tensors& list = only_list("all_gather", outputs);
   check_count("all_gather", "outputs", list.size(), size_);
   Call call = begin(Op::kAllGather, OpType::ALLGATHER, "neuron:all_gather", opts.timeout, opts.asyncOp);
+  call.flags |= kTensorList;
   all_gather_one(call, list, only("all_gather", inputs));
   return finish(call);
 }
 
 WorkPtr ProcessGroupNeuron::_allgather_base(
     at::Tensor& result, at::Tensor& data, const c10d::AllgatherOptions& opts) {
-  Tensors outputs{result};
-  Tensors inputs{data};
-  return allgather_into_tensor_coalesced(outputs, inputs, opts);
+  return all_gather_tensors({&result, 1}, {&data, 1}, 0, opts);
 }
 
 WorkPtr ProcessGroupNeuron::allgather_coalesced(
@@ -378,6 +422,7 @@ WorkPtr ProcessGroupNeuron::allgather_coalesced(
   check_count("all_gather_coalesced", "lists of outputs", outputs.size(), size_);
   Call call = begin(
       Op::kAllGather, OpType::ALLGATHER_COALESCED, "neuron:all_gather", opts.timeout, opts.asyncOp);
+  call.flags |= kCoalesced | kTensorList;
   for (const auto i : c10::irange(inputs.size())) {
     Tensors list;
     for (const auto& from_rank : outputs) {
@@ -394,11 +439,18 @@ WorkPtr ProcessGroupNeuron::allgather_coalesced(
 
 WorkPtr ProcessGroupNeuron::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
+  return all_gather_tensors(outputs, inputs, kCoalesced, opts);
+}
+
+WorkPtr ProcessGroupNeuron::all_gather_tensors(
+    c10::ArrayRef<at::Tensor> outputs, c10::ArrayRef<at::Tensor> inputs, uint32_t flags,
+    const c10d::AllgatherOptions& opts) {
   TORCH_CHECK_VALUE(
       outputs.size() == inputs.size(), "neuron: all_gather of ", inputs.size(), " inputs has ",
       outputs.size(), " outputs");
   Call call = begin(
       Op::kAllGather, OpType::_ALLGATHER_BASE, "neuron:all_gather", opts.timeout, opts.asyncOp);
+  call.flags |= flags;
   for (const auto i : c10::irange(outputs.size())) {
     TORCH_CHECK_VALUE(
         outputs[i].numel() == inputs[i].numel() * size_,
@@ -492,11 +544,13 @@ void ProcessGroupNeuron::all_to_all_one(
   for (const auto& each : inputs) {
     call.info.numel += each.numel();
   }
+  call.info.uneven = !equal(in) || !equal(out);
   submit(call, in, out, expected, 0);
 }
 
 WorkPtr ProcessGroupNeuron::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
   Call call = begin(Op::kAllToAll, OpType::ALLTOALL, "neuron:all_to_all", opts.timeout, opts.asyncOp);
+  call.flags |= kTensorList;
   all_to_all_one(call, outputs, inputs);
   return finish(call);
 }
@@ -507,6 +561,10 @@ WorkPtr ProcessGroupNeuron::alltoall_base(
   c10d::checkSplitSizes(input_splits, data, size_);
   c10d::checkSplitSizes(output_splits, result, size_);
   Call call = begin(Op::kAllToAll, OpType::ALLTOALL_BASE, "neuron:all_to_all", opts.timeout, opts.asyncOp);
+  for (const auto* splits : {&input_splits, &output_splits}) {
+    const bool plain = std::all_of(splits->begin(), splits->end(), [](int64_t n) { return n == 1; });
+    call.flags |= plain ? 0U : kExplicitSplits;
+  }
   TORCH_CHECK_VALUE(
       data.scalar_type() == result.scalar_type(), "neuron: all_to_all has an input of ",
       dtype_name(data.scalar_type()), " and an output of ", dtype_name(result.scalar_type()));
@@ -534,6 +592,7 @@ WorkPtr ProcessGroupNeuron::alltoall_base(
   for (const Buffer& b : out) {
     expected.push_back(b.bytes);
   }
+  call.info.uneven = !equal(in) || !equal(out);
   submit(call, in, out, expected, 0);
   return finish(call);
 }

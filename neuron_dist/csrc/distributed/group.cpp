@@ -20,6 +20,7 @@ Group::Group(
       // What everybody reads of everybody should stay within a core's cache.
       inline_limit_(std::min<uint64_t>(kInlineBytes, 64 * 1024 / peers_.size())),
       next_message_(peers_.size(), 0),
+      channel_free_ns_(peers_.size(), 0),
       unsent_(peers_.size()) {
   for (int r = 0; r < size(); ++r) {
     arenas_.push_back(peers_[r] == nullptr ? process.arena().base() : peers_[r]->arena);
@@ -61,6 +62,12 @@ void Group::enqueue(AnyOperation op, const std::function<void(OpInfo&)>& started
           ptr->info.seq = next_seq_.fetch_add(1);
         } else if constexpr (std::is_same_v<T, Send>) {
           ptr->info.seq = next_message_[ptr->dst]++;
+          // What peers cannot reach is copied; so is what I send to myself, for my receive may come later.
+          ptr->info.eager = ptr->data.bytes <= kEagerBytes || !is_shared(ptr->data.data) || ptr->dst == rank_;
+          // One message leaves after the other.
+          int64_t& free = channel_free_ns_[ptr->dst];
+          ptr->info.start_ns = std::max(ptr->info.ready_ns, free);
+          ptr->info.end_ns = free = ptr->info.start_ns + ptr->info.cost_ns;
         }
         started(ptr->info);
       },
@@ -138,7 +145,7 @@ TimePoint Group::next_deadline() const {
   }
   consider(recvs_);
   for (const auto& send : sent_) {
-    if (!send->eager) {
+    if (!send->info.eager) {
       first = std::min(first, send->deadline);
     }
   }
@@ -180,7 +187,7 @@ void Group::fail(const Failure& failure, bool tell_peers, std::vector<Ended>& en
   posted_ = executed_ = staged_ = 0;
   end_all(recvs_);
   for (auto& send : sent_) {
-    if (!send->eager) { // an eager one has ended already
+    if (!send->info.eager) { // an eager one has ended already
       end(*send, ended, &failure);
     }
   }
@@ -272,7 +279,7 @@ bool Group::check_health(TimePoint now, std::vector<Ended>& ended) {
     return false;
   };
   for (const auto& send : sent_) {
-    if (!send->eager && check_send(*send)) {
+    if (!send->info.eager && check_send(*send)) {
       return true;
     }
   }

@@ -66,7 +66,6 @@ struct Collective : Operation {
 struct Send : Operation {
   Buffer data;
   int32_t dst = 0;
-  bool eager = false; // the data has been copied out: complete as soon as it is posted
   Staging bounce;
   ChannelEntry* entry = nullptr;
 };
@@ -156,6 +155,7 @@ class Group {
   bool arrived(uint64_t seq) const;
   bool all_departed(uint64_t seq) const;
   std::string find_mismatch(const Collective& op) const;
+  void keep_time(Collective& op);
   void execute(Collective& op);
   void execute_reduction(Collective& op, int64_t lo, int64_t hi, int64_t part_base, int64_t part_numel,
       size_t first_program, size_t n_programs, int span, c10::ArrayRef<char*> outputs);
@@ -209,11 +209,13 @@ class Group {
   std::atomic<int> open_{0}; // operations that have not ended
   std::atomic<uint64_t> next_seq_{0};
   std::vector<uint64_t> next_message_; // by destination
+  std::vector<int64_t> channel_free_ns_; // by destination: simulated time at which the last message has left
 
   std::deque<std::unique_ptr<Collective>> queue_;
   size_t posted_ = 0; // of the queue's front
   size_t executed_ = 0;
   size_t staged_ = 0; // posted collectives that hold staging
+  int64_t ended_ns_ = 0; // simulated time at which the last executed collective ended
 
   std::vector<std::deque<std::unique_ptr<Send>>> unsent_; // by destination, in order
   size_t unsent_count_ = 0;

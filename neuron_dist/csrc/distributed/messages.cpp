@@ -13,6 +13,7 @@ WorkPtr ProcessGroupNeuron::barrier(const c10d::BarrierOptions& opts) {
 }
 
 void ProcessGroupNeuron::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
+  watch("monitored_barrier");
   const uint64_t seq = group_->sequence();
   const auto timeout = timeout_or_default(opts.timeout);
   // As Gloo says it; a rank that has no time to wait does not enter, so nobody waits for it in vain.
@@ -21,7 +22,10 @@ void ProcessGroupNeuron::monitoredBarrier(const c10d::BarrierOptions& opts, bool
       timeout.count(), " ms");
   c10d::BarrierOptions barrier_opts = opts;
   barrier_opts.asyncOp = false;
+  // Watched as what it is, and not as a barrier again.
+  const Watcher watcher = std::exchange(watcher_, nullptr);
   auto work = barrier(barrier_opts);
+  watcher_ = watcher;
   try {
     work->wait();
   } catch (const c10::Error& e) {
@@ -41,12 +45,15 @@ void ProcessGroupNeuron::monitoredBarrier(const c10d::BarrierOptions& opts, bool
 
 namespace {
 
-template <typename MessageT>
-std::unique_ptr<MessageT> make_message(
-    OpInfo& info, const at::Tensor& data, int tag, std::chrono::milliseconds timeout, NeuronWork& work) {
+void describe(OpInfo& info, const at::Tensor& data, int tag) {
   info.dtype = data.scalar_type();
   info.numel = data.numel();
   info.tag = tag;
+}
+
+template <typename MessageT>
+std::unique_ptr<MessageT> make_message(
+    const OpInfo& info, const at::Tensor& data, std::chrono::milliseconds timeout, NeuronWork& work) {
   auto op = std::make_unique<MessageT>();
   op->info = info;
   op->timeout = timeout;
@@ -64,9 +71,12 @@ WorkPtr ProcessGroupNeuron::send(Tensors& tensors, int dst, int tag) {
   Call call = begin(Op::kSend, OpType::SEND, "neuron:send", c10d::kUnsetTimeout, true);
   set_root(call, dst);
   const at::Tensor data = input(call, tensor);
-  auto op = make_message<Send>(call.info, data, tag, call.timeout, *call.work);
-  op->dst = dst;
-  engine_->enqueue(*group_, std::move(op), true);
+  describe(call.info, data, tag);
+  if (admit(call, static_cast<int64_t>(data.nbytes()))) {
+    auto op = make_message<Send>(call.info, data, call.timeout, *call.work);
+    op->dst = dst;
+    engine_->enqueue(*group_, std::move(op), true);
+  }
   return finish(call);
 }
 
@@ -79,9 +89,12 @@ WorkPtr ProcessGroupNeuron::receive(Tensors& tensors, int src, int tag) {
   }
   const at::Tensor data = output(call, tensor, false);
   call.work->keep(data);
-  auto op = make_message<Recv>(call.info, data, tag, call.timeout, *call.work);
-  op->src = src;
-  engine_->enqueue(*group_, std::move(op), true);
+  describe(call.info, data, tag);
+  if (admit(call, static_cast<int64_t>(data.nbytes()))) {
+    auto op = make_message<Recv>(call.info, data, call.timeout, *call.work);
+    op->src = src;
+    engine_->enqueue(*group_, std::move(op), true);
+  }
   return finish(call);
 }
 

@@ -37,6 +37,22 @@ struct OpInfo {
   int32_t root = -1; // rooted ops: group rank; send/recv: the other side, -1 for any
   int32_t tag = 0;
   const std::string* group = nullptr; // outlives the op
+
+  // --- simulated time, in nanoseconds
+  uint32_t work = 0; // the call that it is of: several operations may be
+  uint32_t ledger_group = UINT32_MAX;
+  int32_t stream = -1; // on which it was called; -1: the host
+  bool first_piece = true; // a staged tensor goes in pieces: the first stands for all
+  bool cpu = false;
+  bool uneven = false;
+  bool eager = false; // a send that does not wait for its receiver
+  uint64_t bytes = 0; // of the whole collective, as nccom-test counts them
+  int64_t ready_ns = 0; // when this rank has arrived
+  int64_t cost_ns = 0; // what it lasts, by this rank's account
+  int64_t start_ns = 0;
+  int64_t end_ns = 0;
+  std::array<char, 32> algorithm{};
+
   // Each hook's own word about this op; index is the order of registration.
   std::array<uint64_t, 4> cookies{};
 

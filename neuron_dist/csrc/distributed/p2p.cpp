@@ -7,13 +7,6 @@
 #include "distributed/group.h"
 
 namespace neuron {
-namespace {
-
-// Up to here a message is copied out at once and the send is complete, as NCCL's and Gloo's small sends are.
-constexpr uint64_t kEagerBytes = 64 * 1024;
-
-} // namespace
-
 bool Group::progress_messages(std::vector<Ended>& ended) {
   const bool reaped = reap_sends(ended);
   const bool posted = unsent_count_ > 0 && post_sends(ended);
@@ -36,10 +29,8 @@ bool Group::post_sends(std::vector<Ended>& ended) {
       std::unique_ptr<Send> op = std::move(waiting.front());
       waiting.pop_front();
       --unsent_count_;
-      // What peers cannot reach is copied; so is what I send to myself, for my receive may come later.
-      op->eager = op->data.bytes <= kEagerBytes || !is_shared(op->data.data) || dst == rank_;
       const char* data = op->data.data;
-      if (op->eager) {
+      if (op->info.eager) {
         op->bounce = Staging(process_.arena(), op->data.bytes);
         if (op->data.bytes > 0) {
           std::memcpy(op->bounce.data(), data, op->data.bytes);
@@ -51,10 +42,13 @@ bool Group::post_sends(std::vector<Ended>& ended) {
       entry->data = {process_.arena().offset(data), op->data.bytes};
       entry->numel = op->info.numel;
       entry->dtype = op->info.dtype;
+      entry->eager = op->info.eager;
+      entry->leaves_ns = op->info.start_ns;
+      entry->cost_ns = op->info.cost_ns;
       entry->state.store(ChannelEntry::kPosted, std::memory_order_release);
       ring(dst);
       op->entry = entry;
-      if (op->eager) {
+      if (op->info.eager) {
         end(*op, ended);
       }
       sent_.push_back(std::move(op));
@@ -72,8 +66,12 @@ bool Group::reap_sends(std::vector<Ended>& ended) {
       ++i;
       continue;
     }
+    if (!op.info.eager) {
+      op.info.start_ns = op.entry->start_ns;
+      op.info.end_ns = op.entry->end_ns;
+    }
     op.entry->state.store(ChannelEntry::kFree, std::memory_order_release);
-    if (!op.eager) {
+    if (!op.info.eager) {
       end(op, ended);
     }
     sent_.erase(sent_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -149,6 +147,11 @@ bool Group::match_recvs(std::vector<Ended>& ended) {
     }
     op.info.seq = entry->id;
     op.info.root = src;
+    op.info.start_ns = std::max(op.info.ready_ns, entry->leaves_ns);
+    op.info.end_ns = entry->eager ? std::max(op.info.ready_ns, entry->leaves_ns + entry->cost_ns)
+                                  : op.info.start_ns + entry->cost_ns;
+    entry->start_ns = op.info.start_ns;
+    entry->end_ns = op.info.end_ns;
     entry->state.store(ChannelEntry::kTaken, std::memory_order_release);
     ring(src);
     end(op, ended);

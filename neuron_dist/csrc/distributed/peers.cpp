@@ -314,6 +314,16 @@ void Peers::watch() {
   }
 }
 
+std::vector<const Peer*> Peers::met() {
+  std::vector<const Peer*> found;
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& [uid, peer] : peers_) {
+    found.push_back(peer.get());
+  }
+  std::sort(found.begin(), found.end(), [](const Peer* a, const Peer* b) { return a->global_rank < b->global_rank; });
+  return found;
+}
+
 std::string Peers::python_stack(Peer& peer, std::chrono::milliseconds patience) {
   if (peer.ended.load()) {
     return {};

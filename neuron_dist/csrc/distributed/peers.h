@@ -14,6 +14,7 @@
 
 #include "distributed/flight_recorder.h"
 #include "distributed/sync.h"
+#include "simulation/ledger.h"
 
 namespace neuron {
 
@@ -23,6 +24,7 @@ class Arena;
 struct ProcessBlock {
   Doorbell doorbell;
   FlightRing flight;
+  LedgerBlock ledger;
   // A peer asks for this rank's Python stack by counting `stack_wanted` up (and says so on the socket);
   // the answer stands when `stack_ready` has caught up.
   std::atomic<uint32_t> stack_wanted;
@@ -74,6 +76,8 @@ class Peers {
   // The peers of these addresses (nullptr for this process itself), connected. Throws when one does not
   // answer until `deadline`.
   std::vector<Peer*> connect(const std::vector<Address>& addresses, TimePoint deadline);
+  // All peers that this process has met, in the order of their global ranks; also those that have ended.
+  std::vector<const Peer*> met();
   // Asks `peer` for its main thread's Python stack; empty when it does not answer within `patience`.
   std::string python_stack(Peer& peer, std::chrono::milliseconds patience);
   // Supplies python_stack()'s text in this process; runs on a thread of its own and takes the GIL.

@@ -1,11 +1,16 @@
 #include "distributed/process_group.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "device/heap.h"
+#include "device/streams.h"
 #include "distributed/rendezvous.h"
+#include "simulation/clock.h"
+#include "simulation/hook.h"
 
 namespace neuron {
 ProcessGroupNeuron::ProcessGroupNeuron(
@@ -30,6 +35,7 @@ ProcessGroupNeuron::ProcessGroupNeuron(
   group_ = rendezvous(store_, name, rank, global_ranks, options_->timeout, peers);
   rank_order_ = Plan::in_rank_order(size);
   engine_->add_group(group_);
+  number_ = announce_group(name, global_ranks);
   init();
 }
 
@@ -60,12 +66,14 @@ std::chrono::milliseconds ProcessGroupNeuron::timeout_or_default(std::chrono::mi
 }
 
 uint64_t ProcessGroupNeuron::getSequenceNumberForGroup() {
+  watch("get_sequence_number");
   return group_->sequence();
 }
 
 c10::intrusive_ptr<c10d::Backend> ProcessGroupNeuron::split(
     const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
     const c10::intrusive_ptr<c10d::Backend::Options>& options) {
+  watch("split_group");
   // torch gives all parts of a split the same store, and asks once for each device type of the group.
   std::string prefix = "split" + std::to_string(splits_++);
   const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
@@ -139,6 +147,7 @@ void ProcessGroupNeuron::registerOnCompletionHook(
     std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
   TORCH_CHECK(
       group_->sequence() == 0, "neuron: register the completion hook before the group's first collective");
+  watch("register_on_completion_hook");
   onCompletionHook_ = std::move(hook);
 }
 
@@ -162,6 +171,129 @@ void ProcessGroupNeuron::shutdown() {
 void ProcessGroupNeuron::set_planner(Planner planner) {
   planner_ = std::move(planner);
   plans_.clear();
+}
+
+void ProcessGroupNeuron::set_pricer(Pricer pricer) {
+  pricer_ = std::move(pricer);
+  prices_.clear();
+}
+
+void ProcessGroupNeuron::set_watcher(Watcher watcher) {
+  watcher_ = std::move(watcher);
+  watched_.clear();
+}
+
+void ProcessGroupNeuron::start_time_estimate() {
+  TORCH_CHECK(!estimating_, "neuron: a time estimate inside a time estimate");
+  watch("time_estimator");
+  estimating_ = true;
+  estimate_ns_ = 0;
+}
+
+float ProcessGroupNeuron::end_time_estimate() {
+  TORCH_CHECK(estimating_, "neuron: end of a time estimate that was not started");
+  estimating_ = false;
+  return static_cast<float>(static_cast<double>(estimate_ns_) / 1e3);
+}
+
+const ProcessGroupNeuron::Price& ProcessGroupNeuron::price_of(Op op, int64_t bytes, int root) {
+  static const Price nothing;
+  if (op == Op::kSend && root == rank_) { // read and written in this rank's own memory
+    auto& price = prices_[{op, bytes, root}];
+    price.ns = SimulatedClock::get().rates().copy_ns(static_cast<uint64_t>(bytes));
+    return price;
+  }
+  if (!pricer_ || size_ == 1) {
+    return nothing;
+  }
+  const auto found = prices_.find({op, bytes, root});
+  if (C10_LIKELY(found != prices_.end())) {
+    return found->second;
+  }
+  return prices_[{op, bytes, root}] = pricer_(op, bytes, root);
+}
+
+namespace {
+
+// Sizes that vary from call to call, as of all_to_all with splits: rounded up to a sixteenth of their octave, so
+// that not every one has to be priced.
+int64_t rounded_up(int64_t bytes) {
+  const int width = std::bit_width(static_cast<uint64_t>(bytes));
+  const int dropped = width > 5 ? width - 5 : 0;
+  return (bytes + (int64_t{1} << dropped) - 1) >> dropped << dropped;
+}
+
+} // namespace
+
+void ProcessGroupNeuron::watch(const char* op, const OpInfo& info, uint32_t flags) {
+  if (!watcher_) {
+    return;
+  }
+  // The op by its name's address: names are literals.
+  const WatchKey key{op, info.reduction, info.dtype, flags};
+  if (C10_LIKELY(watched_.find(key) != watched_.end())) {
+    return;
+  }
+  try {
+    if (watcher_(op, info, flags)) {
+      watched_.insert(key);
+    }
+  } catch (...) {
+    // Peers whose own call looked different may not have been stopped; they shall not wait for this one.
+    if ((flags & (kCpu | kUneven | kEmpty | kEmptyDim0)) != 0) {
+      engine_->fail(
+          *group_,
+          {Failure::kInvalid,
+           "neuron: rank " + std::to_string(group_->global_rank(rank_)) + " was kept from calling " + info.describe() +
+               " in group '" + group_->name() + "' by its fidelity profile; its own error says why"},
+          true);
+    }
+    throw;
+  }
+}
+
+bool ProcessGroupNeuron::admit(Call& call, int64_t bytes) {
+  OpInfo& info = call.info;
+  info.cpu = call.staged;
+  info.bytes = static_cast<uint64_t>(bytes);
+  info.first_piece = true;
+  if (watcher_) {
+    watch(
+        op_name(info.op), info,
+        call.flags | (info.cpu ? kCpu : 0U) | (info.uneven ? kUneven : 0U) | (coalescing_ ? kManaged : 0U));
+  }
+  auto& clock = SimulatedClock::get();
+  if (!clock.enabled() && !estimating_) {
+    return true;
+  }
+  // All ranks take rank 0's account, but where each knows only its own sizes, they take the dearest.
+  const bool own_sizes = info.op == Op::kAllToAll || info.op == Op::kGather || info.op == Op::kScatter ||
+      info.op == Op::kSend;
+  if (info.op != Op::kRecv && (rank_ == 0 || own_sizes || estimating_)) {
+    const Price& price = price_of(info.op, info.uneven ? rounded_up(bytes) : bytes, std::max(info.root, 0));
+    info.cost_ns = price.ns;
+    info.algorithm = price.algorithm;
+  } else {
+    info.cost_ns = 0;
+  }
+  if (estimating_) {
+    estimate_ns_ += info.cost_ns;
+    return false;
+  }
+  const auto device = static_cast<c10::DeviceIndex>(options_->device_index);
+  const bool on_host = info.cpu || (info.op == Op::kBarrier && Heap::find(device) == nullptr);
+  if (on_host) {
+    info.stream = kHostStream;
+    info.ready_ns = clock.issue(nullptr);
+  } else {
+    const c10::Stream stream = current_stream(device);
+    info.stream = static_cast<int32_t>(stream.id());
+    info.ready_ns = clock.issue(&stream);
+  }
+  if (info.cpu || info.op == Op::kBarrier) {
+    call.work->set_holds_host();
+  }
+  return true;
 }
 
 std::shared_ptr<const Plan> ProcessGroupNeuron::plan_for(Op op, int64_t bytes, int root) {

@@ -1,9 +1,11 @@
 // c10d::Backend `neuron`: turns c10d's calls into operations of the engine.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -30,6 +32,30 @@ class ProcessGroupNeuron : public c10d::Backend {
   // The order of additions of a reduction of `bytes` (the whole collective's). Called once for each op, root
   // and size class; `root` is 0 for ops without one.
   using Planner = std::function<std::shared_ptr<const Plan>(Op, int64_t bytes, int root)>;
+
+  // What a collective of `bytes` lasts in simulated time, by the schedule of its size class. For messages, `root`
+  // is the receiver. Called once for each op, size and root.
+  struct Price {
+    int64_t ns = 0;
+    std::array<char, 32> algorithm{};
+  };
+  using Pricer = std::function<Price(Op, int64_t bytes, int root)>;
+
+  // What is not plain about a call; neuron_dist/fidelity/call.py says when each is set.
+  enum CallFlags : uint32_t {
+    kCpu = 1 << 0,
+    kUneven = 1 << 1,
+    kCoalesced = 1 << 3,
+    kManaged = 1 << 4,
+    kExplicitSplits = 1 << 5,
+    kTensorList = 1 << 6,
+    kEmpty = 1 << 7,
+    kEmptyDim0 = 1 << 8,
+    kReshaped = 1 << 9,
+  };
+  // Sees a call before anything of it is enqueued, and may throw. True: it need not see such a call again, that is
+  // one of the same op, reduction, dtype and flags.
+  using Watcher = std::function<bool(const char* op, const OpInfo&, uint32_t flags)>;
 
   // Collective over the group's ranks: returns when all are connected. `options->global_ranks_in_group` may
   // be empty, which means 0..size-1.
@@ -118,6 +144,15 @@ class ProcessGroupNeuron : public c10d::Backend {
   void shutdown() override;
 
   void set_planner(Planner planner);
+  void set_pricer(Pricer pricer);
+  void set_watcher(Watcher watcher);
+  // Between the two, calls do nothing but add up their simulated time; end_time_estimate() returns it, in
+  // microseconds as NCCL does.
+  bool supportsTimeEstimation() const override {
+    return true;
+  }
+  void start_time_estimate();
+  float end_time_estimate();
 
  private:
   // One call of c10d: what all of its operations have in common.
@@ -132,6 +167,7 @@ class ProcessGroupNeuron : public c10d::Backend {
     // kept here until they are handed to the operation
     bool staged = false;
     uint64_t sizes_hash = 0;
+    uint32_t flags = 0; // CallFlags
   };
   Call begin(
       Op op, c10d::OpType type, const char* title, std::chrono::milliseconds timeout, bool async);
@@ -149,10 +185,20 @@ class ProcessGroupNeuron : public c10d::Backend {
   void all_gather_one(Call& call, c10::ArrayRef<at::Tensor> outputs, const at::Tensor& input);
   void reduce_scatter_one(
       Call& call, const at::Tensor& output, c10::ArrayRef<at::Tensor> inputs, const c10d::ReduceOp& op);
+  c10::intrusive_ptr<c10d::Work> reduce_scatter_tensors(
+      c10::ArrayRef<at::Tensor> outputs, c10::ArrayRef<at::Tensor> inputs, uint32_t flags,
+      const c10d::ReduceScatterOptions& opts);
+  c10::intrusive_ptr<c10d::Work> all_gather_tensors(
+      c10::ArrayRef<at::Tensor> outputs, c10::ArrayRef<at::Tensor> inputs, uint32_t flags,
+      const c10d::AllgatherOptions& opts);
   void all_to_all_one(
       Call& call, c10::ArrayRef<at::Tensor> outputs, c10::ArrayRef<at::Tensor> inputs);
   c10::intrusive_ptr<c10d::Work> receive(std::vector<at::Tensor>& tensors, int src, int tag);
   std::shared_ptr<const Plan> plan_for(Op op, int64_t bytes, int root);
+  const Price& price_of(Op op, int64_t bytes, int root);
+  // Whether the call is to run: it has been watched, and has its place in simulated time.
+  bool admit(Call& call, int64_t bytes);
+  void watch(const char* op, const OpInfo& info = {}, uint32_t flags = 0);
   std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds timeout) const;
   at::Tensor sparse_sum(const at::Tensor& tensor, const c10d::AllreduceOptions& options); // sparse.cpp
 
@@ -162,8 +208,16 @@ class ProcessGroupNeuron : public c10d::Backend {
   std::shared_ptr<Group> group_;
   c10::intrusive_ptr<NeuronWork> coalescing_; // between startCoalescing and endCoalescing
   Planner planner_;
+  Pricer pricer_;
+  Watcher watcher_;
+  using WatchKey = std::tuple<const char*, Reduction, c10::ScalarType, uint32_t>;
+  std::set<WatchKey> watched_; // calls that the watcher need not see again
   std::map<std::tuple<Op, int64_t, int>, std::shared_ptr<const Plan>> plans_; // by op, size class, root
+  std::map<std::tuple<Op, int64_t, int>, Price> prices_; // by op, bytes, root
   std::shared_ptr<const Plan> rank_order_;
+  uint32_t number_ = 0; // of the group, in the ledger and the trace
+  bool estimating_ = false;
+  int64_t estimate_ns_ = 0;
   int splits_ = 0; // the same on every rank of the group
   bool described_ = false; // c10d gives the description after construction
 };

@@ -1,6 +1,7 @@
 // What the ranks of a group keep in shared memory. Plain data and atomics only: several processes map it.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 
@@ -11,6 +12,8 @@ namespace neuron {
 // How many collectives of a group may be under way; a slot is used again once all ranks have departed.
 constexpr uint64_t kSlots = 16;
 constexpr uint64_t kInlineBytes = 16 * 1024; // input of a small collective, inside its descriptor
+// Up to here a message is copied out at once and the send is complete, as NCCL's and Gloo's small sends are.
+constexpr uint64_t kEagerBytes = 64 * 1024;
 constexpr uint64_t kChannelEntries = 32; // sends under way from one rank to another
 
 // A place in the arena of the rank that posts it.
@@ -40,6 +43,10 @@ struct alignas(64) Descriptor {
   std::atomic<uint64_t> departed; // seq + 1 once the rank has done its share
   Fingerprint print;
   double factor; // PREMUL_SUM
+  // Simulated time: it starts when the last rank is ready and lasts what the dearest account says.
+  int64_t ready_ns;
+  int64_t cost_ns;
+  std::array<char, 32> algorithm; // of rank 0's account
   uint64_t n_in; // spans in use: 1, or one a rank
   Span out; // where peers store results (all_reduce, reduce); else only its size counts
   // Followed by Span in[ranks] and uint64_t expected_bytes[ranks].
@@ -67,6 +74,12 @@ struct alignas(64) ChannelEntry {
   Span data;
   int64_t numel;
   c10::ScalarType dtype;
+  bool eager;
+  // Simulated time: when it leaves the sender and how long it takes, and the receiver's answer when it has come.
+  int64_t leaves_ns;
+  int64_t cost_ns;
+  int64_t start_ns;
+  int64_t end_ns;
 };
 
 // Offsets inside one rank's block of a group of `ranks`.

@@ -5,6 +5,10 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "arena.h"
+#include "device/streams.h"
+#include "simulation/clock.h"
+
 namespace neuron {
 namespace {
 
@@ -19,6 +23,8 @@ struct WithoutGil {
 };
 
 constexpr std::chrono::milliseconds kSignalCheck{200};
+
+std::atomic<uint32_t> last_number{0};
 
 // Plain kernels only: neither autograd nor a Python mode of the thread that happens to drive may see it.
 void plain_copy(const at::Tensor& to, const at::Tensor& from) {
@@ -46,9 +52,34 @@ struct NeuronWork::Ending : Completion {
   c10::intrusive_ptr<NeuronWork> work;
 };
 
+// What follows on a work's end begins at that end in simulated time, whichever thread happens to drive and whatever
+// it was doing.
+class NeuronWork::AtItsEnd {
+ public:
+  AtItsEnd(const NeuronWork& work, c10::StreamId kind)
+      : stream_(c10::Stream::UNSAFE, c10::Device(kNeuron, current_device()), kind + work.number_),
+        times_before_(SimulatedClock::get().enter_callback(stream_, work.number_, work.end_ns_)),
+        stream_before_(exchange_stream(stream_)) {}
+  ~AtItsEnd() {
+    SimulatedClock::leave_callback(times_before_);
+    exchange_stream(stream_before_);
+  }
+  int64_t now_ns() const {
+    return SimulatedClock::get().time_of(stream_);
+  }
+
+ private:
+  const c10::Stream stream_;
+  const SimulatedClock::ThreadTimes times_before_;
+  const c10::Stream stream_before_;
+};
+
 NeuronWork::NeuronWork(
     int rank, c10d::OpType type, const char* title, Engine& engine, std::shared_ptr<Group> group)
-    : Work(rank, type, title), engine_(engine), group_(std::move(group)) {}
+    : Work(rank, type, title),
+      engine_(engine),
+      group_(std::move(group)),
+      number_(last_number.fetch_add(1, std::memory_order_relaxed) + 1) {}
 
 void NeuronWork::expect_one() {
   remaining_.fetch_add(1);
@@ -91,9 +122,11 @@ void NeuronWork::one_ended(const OpInfo* info, const Failure* failure) {
   if (info != nullptr && info->op == Op::kRecv) {
     source_.store(info->root);
   }
-  if (failure != nullptr) {
+  if (info != nullptr) {
     std::lock_guard<std::mutex> lock(state_mutex_);
-    if (!failure_) {
+    start_ns_ = std::min(start_ns_, info->start_ns);
+    end_ns_ = std::max(end_ns_, info->end_ns);
+    if (failure != nullptr && !failure_) {
       failure_ = *failure;
     }
   }
@@ -103,10 +136,12 @@ void NeuronWork::one_ended(const OpInfo* info, const Failure* failure) {
 }
 
 void NeuronWork::end_work() {
-  if (!failure_) {
+  if (!failure_ && !copies_.empty()) {
+    const AtItsEnd at_the_end(*this, kCopyBackStream);
     for (const auto& [from, to] : copies_) {
       plain_copy(to, from);
     }
+    end_ns_ = std::max(end_ns_, at_the_end.now_ns());
   }
   if (recordFunctionEndCallback_) {
     recordFunctionEndCallback_();
@@ -200,6 +235,13 @@ bool NeuronWork::wait(std::chrono::milliseconds timeout) {
   if (auto failure = exception()) {
     std::rethrow_exception(failure);
   }
+  auto& clock = SimulatedClock::get();
+  if (holds_host_) {
+    clock.wait_for_work(nullptr, number_, end_ns_);
+  } else if (clock.enabled()) {
+    const c10::Stream stream = current_stream(-1);
+    clock.wait_for_work(&stream, number_, end_ns_);
+  }
   return true;
 }
 
@@ -222,6 +264,7 @@ c10::intrusive_ptr<c10::ivalue::Future> NeuronWork::make_future(bool of_result) 
 }
 
 void NeuronWork::mark(const c10::intrusive_ptr<c10::ivalue::Future>& future, bool of_result) {
+  const AtItsEnd at_the_end(*this, kCallbackStream);
   if (of_result) { // tells success or failure by its value, and never throws
     auto result = c10d::WorkResult::SUCCESS;
     if (failure_) {
@@ -268,7 +311,7 @@ c10::intrusive_ptr<c10::ivalue::Future> NeuronWork::getFutureResult() {
 
 float NeuronWork::getDuration() const {
   TORCH_CHECK(done_.load(std::memory_order_acquire), "neuron: the work has not ended; wait() for it first");
-  return std::chrono::duration<float, std::milli>(ended_ - started_).count();
+  return start_ns_ > end_ns_ ? 0.0F : static_cast<float>(static_cast<double>(end_ns_ - start_ns_) / 1e6);
 }
 
 uint64_t NeuronWork::getSequencenumber() const {

@@ -43,12 +43,21 @@ class NeuronWork : public c10d::Work {
   // `to` is not contiguous: the engine writes `from`, which is copied at the end.
   void copy_back(const at::Tensor& from, const at::Tensor& to);
   void set_sequence(uint64_t seq);
+  // In simulated time its end holds up the host rather than the current stream: CPU tensors, barriers.
+  void set_holds_host() {
+    holds_host_ = true;
+  }
+  // Of the process, from 1.
+  uint32_t number() const {
+    return number_;
+  }
   void set_on_end(std::function<void(std::shared_ptr<c10d::WorkInfo>)> on_end);
   // The engine tells an operation's end through this.
   c10::intrusive_ptr<Completion> completion();
 
  private:
   struct Ending;
+  class AtItsEnd;
   bool calls_back() const;
   void one_ended(const OpInfo* info, const Failure* failure);
   void end_work();
@@ -71,6 +80,11 @@ class NeuronWork : public c10d::Work {
   TimePoint ended_{};
   uint64_t seq_ = 0;
   std::atomic<int> source_{-1};
+  // simulated
+  const uint32_t number_;
+  bool holds_host_ = false;
+  int64_t start_ns_ = INT64_MAX;
+  int64_t end_ns_ = 0;
 };
 
 } // namespace neuron

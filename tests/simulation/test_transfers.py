@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from neuron_dist.simulation.operations import operations_of
 from neuron_dist.simulation.trace import Kind, TraceError, TraceWriter, read
-from tests.simulation.programs import DTYPES, Program
+from neuron_dist.simulation.transfers import operations_of
+from tests.simulation.training_runs import DTYPES, Program
 
 
 def instances(operations):

@@ -1,0 +1,14 @@
+"""What a report of fidelity is: a warning, or in strict mode an error."""
+
+__all__ = ["FidelityError", "FidelityWarning"]
+
+
+class FidelityWarning(UserWarning):
+    """The real TorchNeuron refuses a call, or may refuse it, that the simulated one carries out.
+
+    Python's own filters apply: ``-W error::neuron_dist.fidelity.FidelityWarning`` raises it.
+    """
+
+
+class FidelityError(RuntimeError):
+    """In strict mode: the real TorchNeuron refuses this call. Raised before any data has moved."""
