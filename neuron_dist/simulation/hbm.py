@@ -9,10 +9,10 @@ import numpy as np
 
 from neuron_dist.simulation.trace import Kind, RankTrace
 
-__all__ = ["Hbm", "Holder", "hbm_of", "hbm_series"]
+__all__ = ["OTHER", "Hbm", "Holder", "hbm_of", "hbm_series"]
 
-TIMED = (Kind.KERNEL, Kind.RECORD, Kind.WAIT, Kind.HOST_WAIT, Kind.ISSUE, Kind.WORK_WAIT)
-"""Records that are written as the program goes on, so that their ``allocated`` belongs to their ``start_ns``."""
+OTHER = "other"
+"""What held memory at a peak and the run did not name: it names the largest."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Hbm:
     peak_step: int | None
     """The step in which the peak was reached; None where no step has ended."""
     holders: tuple[Holder, ...]
-    """By falling bytes, at the peak of that step; what the run did not name is ``other``."""
+    """By falling bytes, at the peak of that step; what the run did not name is :data:`OTHER`."""
     times_ns: np.ndarray
     allocated: np.ndarray
     """[records] bytes in use at ``times_ns``."""
@@ -55,7 +55,7 @@ def hbm_of(traces: Sequence[RankTrace]) -> Hbm:
         holders[name] = holders.get(name, 0) + int(record["b"])
     other = int(steps["allocated"].max()) - sum(holders.values()) if holders else 0
     if other > 0:
-        holders["other"] = holders.get("other", 0) + other
+        holders[OTHER] = holders.get(OTHER, 0) + other
     return Hbm(
         rank=trace.rank,
         capacity_bytes=int(trace.header["hbm_bytes"]),
@@ -71,8 +71,11 @@ def hbm_of(traces: Sequence[RankTrace]) -> Hbm:
 
 
 def hbm_series(trace: RankTrace) -> tuple[np.ndarray, np.ndarray]:
-    """(times in ns, bytes in use) of a rank, sorted by time, one pair where the bytes change."""
-    records = trace.of(*TIMED)
+    """(times in ns, bytes in use) of a rank, sorted by time, one pair where the bytes change.
+
+    Operators tell, by when they begin; the other records that go with the program have no ``allocated``.
+    """
+    records = trace.of(Kind.KERNEL)
     order = np.argsort(records["start_ns"], kind="stable")
     times, allocated = records["start_ns"][order], records["allocated"][order].astype(np.int64)
     changed = np.diff(allocated, prepend=-1) != 0
@@ -80,4 +83,4 @@ def hbm_series(trace: RankTrace) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _peak(trace: RankTrace) -> int:
-    return int(trace.of(*TIMED, Kind.STEP)["allocated"].max(initial=0))
+    return int(trace.of(Kind.KERNEL, Kind.STEP)["allocated"].max(initial=0))

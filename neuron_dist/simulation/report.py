@@ -289,7 +289,7 @@ def _hbm(analysis: Analysis) -> dict[str, Any]:
     words = f"Rank {hbm.rank} used most: {peak} of {capacity} ({ratio(hbm.peak_bytes, hbm.capacity_bytes)}){when}."
     if len(hbm.peaks) > 1:
         least = min(hbm.peaks, key=lambda r: hbm.peaks[r])
-        alike = hbm.peaks[least] == hbm.peak_bytes
+        alike = units.memory(hbm.peaks[least]) == peak
         words += (
             " All ranks peak at as much."
             if alike

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from neuron_dist.simulation import units
 from neuron_dist.simulation.analysis import Analysis
 from neuron_dist.simulation.figures import StepFigures, step_name
-from neuron_dist.simulation.hbm import Hbm
+from neuron_dist.simulation.hbm import OTHER, Hbm
 
 __all__ = [
     "Table", "assumptions", "axes", "collectives", "compared", "compute", "fitted", "kernels", "links", "ranks",
@@ -33,6 +32,11 @@ class Table(NamedTuple):
 def ratio(value: float, whole: float) -> str:
     """``12.3 %``; a dash of nothing."""
     return units.share(value / whole) if whole else "-"
+
+
+def number(value: float) -> str:
+    """``12``; ``1.02`` of a mean that is no whole number."""
+    return f"{value:.0f}" if value == int(value) else f"{value:.2f}"
 
 
 def _split(step: StepFigures) -> tuple[str, ...]:
@@ -86,7 +90,7 @@ def collectives(analysis: Analysis) -> Table:
         bandwidths = ("-" if v is None else units.rate(v) for v in (row.algbw_Bps, row.busbw_Bps))
         rows.append(
             (
-                row.op, row.label or "-", row.algorithm or "-", f"{row.groups} x {row.size}", f"{row.calls:g}",
+                row.op, row.label or "-", row.algorithm or "-", f"{row.groups} x {row.size}", number(row.calls),
                 units.volume(row.nbytes / row.count), units.time(row.time_ns / row.count), units.time(row.step_ns),
                 ratio(row.step_ns, overall.step_ns), *bandwidths,
             )
@@ -103,7 +107,7 @@ def axes(analysis: Analysis) -> Table:
     assert overall
     rows = [
         (
-            a.label, f"{a.groups} x {a.size}", f"{a.count:g}", units.volume(a.nbytes), units.time(a.busy_ns),
+            a.label, f"{a.groups} x {a.size}", number(a.count), units.volume(a.nbytes), units.time(a.busy_ns),
             units.time(a.exposed_ns), ratio(a.exposed_ns, a.busy_ns), ratio(a.exposed_ns, overall.step_ns),
         )
         for a in analysis.axes
@@ -132,7 +136,7 @@ def kernels(analysis: Analysis, most: int = 15) -> Table:
     total = sum(k.time_ns for k in analysis.kernels)
     rows = [
         (
-            k.name, k.dtype, f"{k.count / each:.4g}", units.time(k.time_ns / k.count), units.time(k.time_ns / each),
+            k.name, k.dtype, number(k.count / each), units.time(k.time_ns / k.count), units.time(k.time_ns / each),
             ratio(k.time_ns, total), units.rate(k.flops / (k.time_ns * 1e-9), "FLOPS") if k.flops else "-", k.bound,
         )
         for k in analysis.kernels[:most]
@@ -188,11 +192,13 @@ def shown_ranks(analysis: Analysis, most: int = MOST_RANKS) -> list[int]:
 
 
 def holders(hbm: Hbm) -> list[tuple[str, int]]:
-    """(name, bytes) at the peak; six at most, then the rest together."""
-    named = [(h.name, h.nbytes) for h in hbm.holders] or [("in use", hbm.peak_bytes)]
-    if len(named) > 7:
-        named = [*named[:6], ("the rest", sum(b for _, b in named[6:]))]
-    return named
+    """(name, bytes) at the peak; of many the six largest, then the others together."""
+    named = [(h.name, h.nbytes) for h in hbm.holders if h.name != OTHER]
+    rest = sum(h.nbytes for h in hbm.holders if h.name == OTHER)
+    if len(named) > 6:
+        named, rest = named[:6], rest + sum(nbytes for _, nbytes in named[6:])
+    found = named + ([(OTHER, rest)] if rest else [])
+    return found or [("in use", hbm.peak_bytes)]
 
 
 def sites(analysis: Analysis) -> Table:
@@ -210,8 +216,8 @@ def assumptions(analysis: Analysis) -> Table:
     rows = [
         (
             name,
-            _number(spec["parameters"][name]),
-            _numbers(entry.get("alternatives", ())),
+            _number(name, spec["parameters"][name]),
+            ", ".join(_number(name, v) for v in entry.get("alternatives", ())) or "-",
             entry["source"],
         )
         for name, entry in sorted(spec["assumptions"].items())
@@ -222,7 +228,7 @@ def assumptions(analysis: Analysis) -> Table:
 def fitted(analysis: Analysis) -> Table:
     spec = analysis.cluster.spec
     rows = [
-        (name, _number(spec["parameters"][name]), entry["fitted_to"])
+        (name, _number(name, spec["parameters"][name]), entry["fitted_to"])
         for name, entry in sorted(spec["fitted"].items())
     ]
     return Table(("name", "value", "fitted to"), rows)
@@ -257,17 +263,10 @@ def compute(analysis: Analysis) -> Table:
     return Table(("rate", "value", "source"), rows)
 
 
-def _number(value: Any) -> str:
+def _number(name: str, value: Any) -> str:
+    """A parameter's value, with the unit that its name ends in where that makes it shorter."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return (
-        f"{value:,}"
-        if isinstance(value, int)
-        else f"{value:g}"
-        if abs(value) < 1e5
-        else f"{value:.4g}"
-    )
-
-
-def _numbers(values: Sequence[Any]) -> str:
-    return ", ".join(map(_number, values)) if values else "-"
+    if name.endswith("_Bps"):
+        return units.rate(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"

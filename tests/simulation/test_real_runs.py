@@ -87,6 +87,16 @@ def test_the_ledger_gives_the_figures_of_the_trace(recorded, name):
     assert 8 <= len(lines) <= 10 and "none was written" in lines[-1]
 
 
+@pytest.mark.parametrize("name", STEPPING)
+def test_hbm_over_time_is_what_is_in_use(recorded, name):
+    hbm = analyse(recorded(name)[0]).hbm
+    assert (
+        hbm.allocated.min() > 0 and hbm.allocated.max() <= hbm.peak_bytes < 2 * hbm.allocated.max()
+    )
+    assert sum(h.nbytes for h in hbm.holders) == hbm.peak_bytes
+    assert {"parameters", "optimizer state"} <= {h.name for h in hbm.holders}
+
+
 @pytest.mark.parametrize("name", [*STEPPING, "mixture", "unequal"])
 def test_page_and_chrome_trace(recorded, name, tmp_path):
     traces, _ = recorded(name)
