@@ -136,7 +136,7 @@ def train(plan: Plan) -> None:
         text = summary(
             plan.recipe.name, str(layout), where, recorders, layout.metrics_rank, memory, logs
         )
-        print(text, flush=True)
+        print(f"{text}\n{session.summary()}\n" if plan.device == "neuron" else text, flush=True)
 
 
 def _simulate(section: ClusterSection) -> None:
