@@ -180,7 +180,10 @@ def _lanes(analysis: Analysis) -> dict[str, Any]:
     svg = lanes_svg(
         shown, [analysis.busy[r] for r in shown], start, end, analysis.critical_rank, title
     )
-    words = "Above compute, below communication of each rank. * is the critical rank."
+    words = (
+        "Above compute, below communication of each rank; lighter where it is busy for a part of the pixel. "
+        "* is the critical rank."
+    )
     if len(shown) < figures.world_size:
         words += f" {len(shown)} of {figures.world_size} ranks are drawn."
     legend = [
