@@ -48,22 +48,29 @@ SPLIT = ("step time", "compute", "exposed comm.", "comm. behind compute", "idle"
 
 
 def steps(analysis: Analysis) -> Table:
-    """Each step over all ranks; of many the first, the longest and the last."""
+    """Each step over all ranks, equal ones that follow each other on one row; of many rows the first, the longest
+    and the last."""
     figures = analysis.figures
-    numbers = list(figures.steps)
-    shown = set(numbers)
-    if len(numbers) > MOST_STEPS:
-        longest = sorted(numbers, key=lambda n: -figures.steps[n].step_ns)[: MOST_STEPS - 2]
-        shown = {numbers[0], numbers[-1], *longest}
-    rows = []
-    for number in sorted(shown):
-        step = figures.steps[number]
-        name = str(number) if number >= 0 else step_name(number)
+    runs: list[tuple[int, int, tuple[object, ...]]] = []  # first step, last step, what the row says
+    for number, step in figures.steps.items():
         peak = f"{units.memory(step.peak_bytes)} (rank {step.peak_rank})"
-        rows.append((name, *_split(step), units.time(step.skew_ns), step.last_rank, peak))
+        row = (*_split(step), units.time(step.skew_ns), step.last_rank, peak)
+        if runs and runs[-1][1:] == (number - 1, row):
+            runs[-1] = (runs[-1][0], number, row)
+        else:
+            runs.append((number, number, row))
+    shown = runs
+    if len(runs) > MOST_STEPS:
+        longest = sorted(runs, key=lambda r: -figures.steps[r[0]].step_ns)[: MOST_STEPS - 2]
+        shown = sorted({r[0]: r for r in (runs[0], runs[-1], *longest)}.values())
+    rows = [
+        (step_name(first) if first < 0 else str(first) if first == last else f"{first} to {last}", *row)
+        for first, last, row in shown
+    ]
     head = ("step", *SPLIT, "skew of ends", "last rank", "HBM peak")
-    left = f"{len(numbers) - len(shown)} of {len(numbers)} steps are not shown: the longest are."
-    return Table(head, rows, left=left if len(shown) < len(numbers) else "")
+    hidden = sum(last - first + 1 for first, last, _ in runs) - sum(last - first + 1 for first, last, _ in shown)
+    left = f"{hidden} of {len(figures.steps)} steps are not shown: the longest are."
+    return Table(head, rows, left=left if hidden else "")
 
 
 def compared(online: Analysis, contended: Analysis) -> Table:

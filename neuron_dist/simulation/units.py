@@ -9,6 +9,7 @@ __all__ = ["memory", "rate", "share", "time", "volume"]
 
 
 def _scaled(value: float, base: float, units: tuple[str, ...]) -> str:
+    value = value if abs(value) >= 0.005 else 0.0  # what a difference of means leaves of nothing
     size, unit = abs(value), 0
     while unit + 1 < len(units) and round(size) >= base:
         size, unit = size / base, unit + 1
@@ -39,4 +40,4 @@ def rate(per_second: float, unit: str = "B/s") -> str:
 
 def share(part: float) -> str:
     """``12.3 %`` of 0.123."""
-    return f"{100 * part:.1f} %"
+    return f"{round(100 * part, 1) + 0.0:.1f} %"  # no minus before a zero
