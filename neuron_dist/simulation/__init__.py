@@ -16,9 +16,14 @@ This package reads what the core wrote; nothing in it touches a process group.
 
     figures.py      a run's steps and traffic, from a trace or from the native ledger; links.py: its busy links
     analysis.py     every number of a trace; busy, steps, transfers, kernels, hbm: one kind of number each
-    summary.py      the ten lines that end a run
+    session.py      one process's part: the clock's switch, the trace's file, where steps end (``end_step``)
+    ledger.py       figures from the native core's ledgers; summary.py: the ten lines that end a run
     report.py       the page (sections, drawings, topology_svg, templates); to_json.py: the numbers alone
     chrome.py       the Chrome trace
 
 Names that end in ``_ns`` are simulated nanoseconds; wall-clock times say ``wall`` or ``seconds``.
 """
+
+from neuron_dist.simulation.session import end_step
+
+__all__ = ["end_step"]

@@ -20,7 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from neuron_dist import _C
 
@@ -61,6 +64,7 @@ def start() -> None:
     _switch("NEURON_DIST_SUMMARY", "on")  # a wrong value shall show now, not at the end
     if not _C._simulation():
         return
+    register_optimizer_step_pre_hook(_name_owners)
     register_optimizer_step_post_hook(_after_step)
     if folder := os.environ.get("NEURON_DIST_TRACE"):
         # Ranks that torchrun started know their number now; others learn it from their process group.
@@ -124,8 +128,9 @@ def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         _C._end_step()
 
 
-def _name_owners(optimizer: torch.optim.Optimizer) -> None:
-    """Accounts parameters, gradients and optimizer state to themselves rather than to what allocated them."""
+def _name_owners(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Accounts parameters, gradients and optimizer state to themselves rather than to what allocated them: before a
+    step, since gradients may be gone after it, and after it, since the first one makes the state."""
     from torch._subclasses.fake_tensor import is_fake
 
     def address(tensor: torch.Tensor) -> int:
