@@ -10,6 +10,7 @@ __all__ = ["apply"]
 def apply() -> None:
     """Applies all of them. Called once, when the device is registered."""
     _dlpack_device()
+    _accelerator_snapshot()
 
 
 def _dlpack_device() -> None:
@@ -25,3 +26,19 @@ def _dlpack_device() -> None:
         return original(self)
 
     torch.Tensor.__dlpack_device__ = __dlpack_device__  # type: ignore[method-assign, assignment]
+
+
+def _accelerator_snapshot() -> None:
+    # torch.accelerator.memory._snapshot knows xpu and takes everything else for cuda (torch 2.13). Unnecessary once
+    # it asks torch.get_device_module().
+    original = getattr(torch.accelerator.memory, "_snapshot", None)
+    if original is None:
+        return
+
+    def _snapshot(device: object = None, augment_with_fx_traces: bool = False) -> object:
+        accelerator = torch.accelerator.current_accelerator()
+        if accelerator is not None and accelerator.type == "neuron":
+            return torch.neuron.memory._snapshot(device, augment_with_fx_traces)
+        return original(device, augment_with_fx_traces)
+
+    torch.accelerator.memory._snapshot = _snapshot  # type: ignore[assignment]
