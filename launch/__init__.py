@@ -3,6 +3,7 @@
     neuron-dist ls            the simulated cluster, as neuron-ls prints it
     neuron-dist nccom-test    prices of collectives, with nccom-test's arguments and columns
     neuron-dist explain       why a collective runs as it does
+    neuron-dist replay        a recorded run once more, with contention or on another cluster
 
-Only ``nccom-test --wall`` and ``--check`` start ranks and import torch.
+Only ``nccom-test --wall`` and ``--check`` start ranks. They and ``replay`` import torch, with ``neuron_dist``.
 """

@@ -17,6 +17,7 @@ COMMANDS = {
     "fidelity": ("launch.fidelity", "Show what the real TorchNeuron would refuse."),
     "ls": ("launch.ls", "Show the simulated devices, as neuron-ls does."),
     "nccom-test": ("launch.nccom_test", "Price collectives, with nccom-test's arguments and columns."),
+    "replay": ("launch.replay", "Replay a recorded run with groups that share links, or on another cluster."),
 }
 
 

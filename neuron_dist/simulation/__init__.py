@@ -11,6 +11,8 @@ This package reads what the core wrote; nothing in it touches a process group.
     architecture.py, tensor_parallel.py, transformer.py
                     transformers of published shapes, to be recorded
     estimate.py     a training step's time from such programs, by formula: beside the clock, for clusters of any size
+    replay.py       a trace once more, on links that groups share or on another cluster; it names the files behind it
+    what_if.py      what a step would take with one part of the machine better, by replays
 
 Names that end in ``_ns`` are simulated nanoseconds; wall-clock times say ``wall`` or ``seconds``.
 """

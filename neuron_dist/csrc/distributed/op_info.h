@@ -51,7 +51,7 @@ struct OpInfo {
   int64_t cost_ns = 0; // what it lasts, by this rank's account
   int64_t start_ns = 0;
   int64_t end_ns = 0;
-  std::array<char, 16> algorithm{};
+  std::array<char, 32> algorithm{};
 
   // Each hook's own word about this op; index is the order of registration.
   std::array<uint64_t, 4> cookies{};

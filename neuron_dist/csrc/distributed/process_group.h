@@ -37,7 +37,7 @@ class ProcessGroupNeuron : public c10d::Backend {
   // is the receiver. Called once for each op, size and root.
   struct Price {
     int64_t ns = 0;
-    std::array<char, 16> algorithm{};
+    std::array<char, 32> algorithm{};
   };
   using Pricer = std::function<Price(Op, int64_t bytes, int root)>;
 

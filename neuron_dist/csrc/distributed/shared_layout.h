@@ -46,7 +46,7 @@ struct alignas(64) Descriptor {
   // Simulated time: it starts when the last rank is ready and lasts what the dearest account says.
   int64_t ready_ns;
   int64_t cost_ns;
-  std::array<char, 16> algorithm; // of rank 0's account
+  std::array<char, 32> algorithm; // of rank 0's account
   uint64_t n_in; // spans in use: 1, or one a rank
   Span out; // where peers store results (all_reduce, reduce); else only its size counts
   // Followed by Span in[ranks] and uint64_t expected_bytes[ranks].

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "arena.h"
 #include "simulation/activities.h"
@@ -110,7 +111,7 @@ void SimulatedClock::charge(
     return;
   }
   const int64_t duration = rates_.duration_ns(flops, bytes, dtype, moves);
-  host_time_ns += static_cast<int64_t>(rates_.dispatch_ns);
+  host_time_ns += std::llround(rates_.dispatch_ns);
   auto& time = slot(stream.device_index(), stream.id());
   std::lock_guard<std::mutex> lock(mutex_);
   const int64_t start = std::max(time.load(std::memory_order_relaxed), host_time_ns);
@@ -229,7 +230,7 @@ int64_t SimulatedClock::issue(const c10::Stream* stream) {
   if (!enabled()) {
     return 0;
   }
-  host_time_ns += static_cast<int64_t>(rates_.dispatch_ns);
+  host_time_ns += std::llround(rates_.dispatch_ns);
   return stream == nullptr ? host_time_ns : std::max(host_time_ns, time_of(*stream));
 }
 

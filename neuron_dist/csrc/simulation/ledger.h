@@ -28,7 +28,7 @@ struct TrafficRow {
   uint32_t group; // index into LedgerBlock::groups
   int32_t root; // of rooted collectives; messages: the receiver; -1: none
   uint8_t op; // neuron::Op
-  char algorithm[16];
+  char algorithm[32];
   uint64_t count;
   uint64_t bytes;
   int64_t time_ns;
