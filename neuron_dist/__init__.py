@@ -4,12 +4,14 @@
 registers the device and the backend, starts no thread and opens nothing.
 """
 
+import functools
 import importlib
 import warnings
 
 __all__: list[str] = []
 
 
+@functools.cache
 def _autoload() -> None:
     """Registers device and backend once; called by ``import torch`` (entry point ``torch.backends``).
 

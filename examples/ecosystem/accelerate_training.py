@@ -10,6 +10,7 @@ import tempfile
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
 from tiny import CountingTokens, tiny_llama
 
 
@@ -20,10 +21,10 @@ def main() -> None:
     accelerator.print("ranks:", accelerator.num_processes)
     model = tiny_llama()
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-    loader = torch.utils.data.DataLoader(CountingTokens(), batch_size=4)
+    loader = torch.utils.data.DataLoader(CountingTokens(), batch_size=4, shuffle=True)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     losses = []
-    for _, batch in zip(range(5), loader, strict=False):
+    for _, batch in zip(range(8), loader, strict=False):
         loss = model(**batch).loss
         accelerator.backward(loss)
         accelerator.clip_grad_norm_(model.parameters(), 1.0)
@@ -31,10 +32,13 @@ def main() -> None:
         optimizer.zero_grad()
         losses.append(accelerator.gather(loss.detach().reshape(1)).mean().item())
     accelerator.print("learns:", losses[-1] < losses[0])
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as own:
+        (folder,) = broadcast_object_list([own])  # all ranks use the first one's
         accelerator.save_state(folder)
+        accelerator.wait_for_everyone()
         before = torch.randn(4, device=accelerator.device)
-        accelerator.load_state(folder)
+        # safetensors (0.8) reads to no device that it does not know, so weights come by way of the CPU.
+        accelerator.load_state(folder, map_location="cpu")
         again = torch.randn(4, device=accelerator.device)
         accelerator.wait_for_everyone()
     accelerator.print("random numbers go on where they were:", torch.equal(before, again))

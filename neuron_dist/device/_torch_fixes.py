@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import torch
+
+from neuron_dist.device.random import own_devices
 
 __all__ = ["apply"]
 
@@ -11,6 +16,7 @@ def apply() -> None:
     """Applies all of them. Called once, when the device is registered."""
     _dlpack_device()
     _accelerator_snapshot()
+    _fork_rng()
 
 
 def _dlpack_device() -> None:
@@ -42,3 +48,19 @@ def _accelerator_snapshot() -> None:
         return original(device, augment_with_fx_traces)
 
     torch.accelerator.memory._snapshot = _snapshot  # type: ignore[assignment]
+
+
+def _fork_rng() -> None:
+    # fork_rng keeps the generators of all device_count() devices unless it is told which. With a process group the
+    # other indices are other ranks', which have their own. Unnecessary once it asks the module for its devices.
+    original = torch.random.fork_rng
+
+    @functools.wraps(original)
+    def fork_rng(devices: Any = None, enabled: bool = True, *args: Any, **kwargs: Any) -> Any:
+        kind = kwargs.get("device_type")  # None: the accelerator, which is neuron
+        if devices is None and enabled and not args and kind in (None, "neuron"):
+            devices = own_devices()
+            kwargs["device_type"] = "neuron"
+        return original(devices, enabled, *args, **kwargs)
+
+    torch.random.fork_rng = fork_rng

@@ -3,7 +3,7 @@
 The spellings, arguments and the snapshot's layout are torch.cuda.memory's, so pytorch.org/memory_viz and
 ``python -m torch.cuda._memory_viz`` open what :func:`_dump_snapshot` writes. Beyond torch's keys, each event and
 each used block has ``user_metadata``, the operator that it was allocated for, and each event ``simulated_ns``,
-the host's simulated time.
+when host and stream have got there in simulated time.
 """
 
 from __future__ import annotations

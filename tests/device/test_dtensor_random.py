@@ -22,15 +22,16 @@ def weights(mesh_shape, placements):
                 key, nn.Parameter(distribute_tensor(parameter.detach(), mesh, placements))
             )
 
+    # Pieces of 16 values and more: see "Random numbers" in docs/device.md.
     with torch.device("meta"):
-        model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 8))
+        model = nn.Sequential(nn.Linear(16, 32), nn.Linear(32, 64))
     model = distribute_module(model.to_empty(device=D), mesh, shard)
     torch.manual_seed(3)
     for parameter in model.parameters():
         nn.init.normal_(parameter)
-    drop = nn.functional.dropout(randn(16, 8, device_mesh=mesh, placements=placements), 0.5)
-    whole = [p.full_tensor().tolist() for p in model.parameters()]
-    return [*whole, drop.full_tensor().tolist()]
+    values = [*model.parameters(), randn(32, 16, device_mesh=mesh, placements=placements)]
+    values.append(rand(8, 16, device_mesh=mesh, placements=placements))
+    return [value.full_tensor().tolist() for value in values]
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_chrome_trace_has_both_sides(tmp_path):
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     kernels = [e for e in events if e.get("cat") == "kernel"]
     (mm,) = [e for e in kernels if e["name"] == "kernel aten::mm"]
-    assert mm["args"]["flops"] == 2 * 256**3 and mm["args"]["bytes"] == 3 * 256 * 256 * 4
+    assert mm["args"]["flops"] == 2 * 256**3 and mm["args"]["bytes"] == 2 * 256 * 256 * 4  # x @ x reads x once
     assert mm["dur"] * 1000 == pytest.approx(mm["args"]["simulated duration (ns)"], abs=1)
     (host,) = [e for e in events if e.get("cat") == "cpu_op" and e["name"] == "aten::mm"]
     assert host["args"]["External id"] == mm["args"]["External id"]
@@ -149,7 +149,8 @@ def test_collectives_are_spans_of_their_group():
         collective = [s for s in spans if s[0] == "collective all_reduce"]
         assert len(collective) == 1 and collective[0][1] > 0 and collective[0][2] == rank
         assert any(name == "kernel aten::mul" for name, _, _ in spans)
-    assert results[0][0][0] and len({s[1] for r in results for s in r if "coll" in s[0]}) == 1
+    first, second = (next(s[1] for s in spans if "collective" in s[0]) for spans in results)
+    assert first == pytest.approx(second)  # it lasts as long for both
 
 
 def test_neuron_profiler(tmp_path):

@@ -166,6 +166,7 @@ def test_a_real_one_earlier_on_the_path_wins(run_child, real_one):
             print("no version")
         """,
         PYTHONPATH=path,
+        PYTHONSAFEPATH="1",  # the working folder is not on the path
     )
     assert out.startswith("1 neuron-dist stays out: the real torch_neuronx is installed in")
     assert out.endswith("True\nno version\n")
@@ -183,6 +184,7 @@ def test_a_real_one_later_on_the_path_is_not_replaced(run_child, real_one):
             print(error)
         """,
         PYTHONPATH=path,
+        PYTHONSAFEPATH="1",  # the working folder is not on the path
     )
     assert "does not stand in for it" in out and str(real_one) in out
 
@@ -192,6 +194,7 @@ def test_in_one_folder_python_takes_the_real_one(tmp_path, real_one, run_child):
     out = run_child(
         "import torch_neuronx; print(torch_neuronx.REAL)",
         PYTHONPATH=str(real_one),
+        PYTHONSAFEPATH="1",
         TORCH_DEVICE_BACKEND_AUTOLOAD="0",
     )
     assert out == "True\n"

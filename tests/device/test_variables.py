@@ -27,6 +27,7 @@ EFFECTS = {
     ),
     "NEURON_LAUNCH_BLOCKING": ("1", "blocking()"),
     "NEURON_DIST_CLUSTER": ("trn1.32xlarge", "torch.neuron.get_device_properties().name == 'trn1'"),
+    "NEURON_DIST_FP32_ACCUMULATION": ("1", "accumulates()"),
     "NEURON_DIST_SIMULATION": ("off", "not _C._simulation()"),
 }
 # Honoured ones that tests of other packages cover, by the file that does.
@@ -35,7 +36,6 @@ ELSEWHERE = {
     "NEURON_DIST_ALGORITHM": "distributed",
     "NEURON_DIST_FIDELITY": "fidelity",
     "NEURON_DIST_FIDELITY_RELEASE": "fidelity",
-    "NEURON_DIST_FP32_ACCUMULATION": "distributed",
     "NEURON_DIST_TRACE": "simulation",
     "NEURON_DIST_TRACE_MIB": "simulation",
 }
@@ -52,6 +52,13 @@ def blocking():
     x = torch.ones(1 << 20, device="neuron")
     y = x * 2
     return _C._host_ns() == _C._device_ns(0) > 0
+
+def accumulates():
+    import torch.distributed as dist
+    dist.init_process_group("neuron", store=dist.HashStore(), rank=0, world_size=1)
+    made = dist.group.WORLD._get_backend(torch.device("neuron")).options.fp32_accumulation
+    dist.destroy_process_group()
+    return made
 
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")

@@ -56,10 +56,12 @@ def test_trainer(ranks):
     assert len(said["losses"].split()) == 3 and said["learns"] == "True"
 
 
-@pytest.mark.parametrize(("ranks", "kind"), [(1, "NO"), (2, "MULTI_NEURON")])
-def test_accelerate(ranks, kind):
+@pytest.mark.parametrize(
+    ("ranks", "kind", "device"), [(1, "NO", "neuron"), (2, "MULTI_NEURON", "neuron:0")]
+)
+def test_accelerate(ranks, kind, device):
     said = run("accelerate_training", ranks)
-    assert (said["type"], said["device"], said["ranks"]) == (kind, "neuron:0", str(ranks))
+    assert (said["type"], said["device"], said["ranks"]) == (kind, device, str(ranks))
     assert said["learns"] == said["random numbers go on where they were"] == "True"
 
 

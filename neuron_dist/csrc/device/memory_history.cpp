@@ -1,5 +1,6 @@
 #include "device/memory_history.h"
 
+#include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <utility>
@@ -46,16 +47,17 @@ void MemoryHistory::append(
   }
   const bool freeing = action == MemoryAction::kFreeRequested || action == MemoryAction::kFreeCompleted;
   const bool keeps = now.contexts >= (freeing ? ContextLevel::kAll : ContextLevel::kAlloc);
+  const c10::Stream stream = current_stream(static_cast<c10::DeviceIndex>(device));
   MemoryEvent event{
       action,
       owner,
       address,
       bytes,
-      current_stream(static_cast<c10::DeviceIndex>(device)).id(),
+      stream.id(),
       std::chrono::duration_cast<std::chrono::microseconds>(
           std::chrono::system_clock::now().time_since_epoch())
           .count(),
-      SimulatedClock::host_ns(),
+      std::max(SimulatedClock::host_ns(), SimulatedClock::get().time_of(stream)),
       keeps ? context : nullptr};
   if (ring_.size() > now.max_events) { // it has become smaller
     auto kept = events();

@@ -35,7 +35,7 @@ struct MemoryEvent {
   size_t bytes = 0;
   int64_t stream = 0;
   int64_t time_us = 0; // of the host's clock, since the epoch
-  int64_t simulated_ns = 0;
+  int64_t simulated_ns = 0; // when the host and the stream have got here
   Context context;
 };
 
