@@ -30,42 +30,90 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:] = [p for p in sys.path if Path(p).resolve() != HERE]  # benchmarks/collectives.py hides the package
+sys.path[:] = [
+    p for p in sys.path if Path(p).resolve() != HERE
+]  # benchmarks/collectives.py hides the package
 
-SECONDS_PER_MODEL = 90
-MOST_PARAMETERS = 30_000_000
+SECONDS_PER_MODEL = 120
+MOST_PARAMETERS = 100_000_000
 
 # What a field of a configuration becomes, where it is a larger integer. Ratios between them are what most models
 # check: heads x head_dim = hidden.
 TINY = {
     **dict.fromkeys(
-        ["hidden_size", "d_model", "n_embd", "embed_dim", "dim", "hidden_dim", "encoder_hidden_size"], 64
+        [
+            "hidden_size",
+            "d_model",
+            "n_embd",
+            "embed_dim",
+            "dim",
+            "hidden_dim",
+            "encoder_hidden_size",
+        ],
+        64,
     ),
-    **dict.fromkeys(["decoder_hidden_size", "output_hidden_size", "out_hidden_size", "projection_dim"], 64),
-    **dict.fromkeys(["vision_feature_dim", "text_hidden_size", "projector_hidden_size", "embedding_size"], 64),
-    **dict.fromkeys(["intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim", "d_ff", "n_inner"], 96),
-    **dict.fromkeys(["moe_intermediate_size", "shared_expert_intermediate_size", "expert_ffn_hidden_size"], 64),
-    **dict.fromkeys(["num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads"], 4),
+    **dict.fromkeys(
+        ["decoder_hidden_size", "output_hidden_size", "out_hidden_size", "projection_dim"], 64
+    ),
+    **dict.fromkeys(
+        ["vision_feature_dim", "text_hidden_size", "projector_hidden_size", "embedding_size"], 64
+    ),
+    **dict.fromkeys(
+        ["intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim", "d_ff", "n_inner"],
+        96,
+    ),
+    **dict.fromkeys(
+        ["moe_intermediate_size", "shared_expert_intermediate_size", "expert_ffn_hidden_size"], 64
+    ),
+    **dict.fromkeys(
+        ["num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads"], 4
+    ),
     **dict.fromkeys(["decoder_attention_heads"], 4),
     **dict.fromkeys(["num_key_value_heads", "num_kv_heads"], 2),
     **dict.fromkeys(["head_dim", "d_kv", "attention_head_dim"], 16),
-    **dict.fromkeys(["num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers"], 2),
+    **dict.fromkeys(
+        ["num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers"], 2
+    ),
     **dict.fromkeys(["decoder_layers", "num_decoder_layers", "num_encoder_layers", "depth"], 2),
     **dict.fromkeys(["num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"], 4),
     **dict.fromkeys(["num_experts_per_tok", "top_k"], 2),
     **dict.fromkeys(["image_size"], 64),
-    **dict.fromkeys(["max_position_embeddings", "n_positions", "max_source_positions", "context_length"], 128),
+    **dict.fromkeys(
+        ["max_position_embeddings", "n_positions", "max_source_positions", "context_length"], 128
+    ),
+    **dict.fromkeys(["n_group", "topk_group"], 1),
     **dict.fromkeys(["q_lora_rank", "kv_lora_rank"], 32),
     **dict.fromkeys(["v_head_dim", "qk_rope_head_dim", "qk_nope_head_dim"], 16),
 }
+# Two heads, all of them with their own keys and values, as wide as they are: for rotary sections and latent attention.
+TWO_HEADS = {
+    **{name: 256 if value == 64 and "moe" not in name else value for name, value in TINY.items()},
+    **dict.fromkeys(
+        ["num_attention_heads", "num_key_value_heads", "num_kv_heads", "n_head", "num_heads"], 2
+    ),
+}
+for _name in ("head_dim", "v_head_dim", "qk_rope_head_dim", "qk_nope_head_dim", "image_size"):
+    del TWO_HEADS[_name]
 # Less: widths stay as they are, only the number of layers, experts, words and positions shrinks.
 SHALLOW = {
     name: value
     for name, value in TINY.items()
     if value in (2, 4, 128) and "head" not in name and "lora" not in name
 }
+# Least: only the number of layers.
+LAYERS = {name: value for name, value in SHALLOW.items() if "layer" in name or name == "depth"}
 VOCABULARY = 512
-ZERO = ("dropout", "drop_path", "layerdrop", "mask_time_prob", "mask_feature_prob", "jitter", "drop_rate", "noise")
+ZERO = (
+    "dropout",
+    "drop_path",
+    "pdrop",
+    "layerdrop",
+    "mask_time_prob",
+    "mask_feature_prob",
+    "jitter",
+    "drop_rate",
+    "noise",
+)
 SKIPPED = ("num_labels",)
 
 
@@ -75,15 +123,27 @@ def shrunk(config: dict[str, Any], table: dict[str, int]) -> dict[str, Any]:
     new: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, dict):
-            if all(isinstance(key, str) for key in value):
+            if name == "per_layer_config":
+                value = {
+                    key: item
+                    for key, item in value.items()
+                    if int(key) < table["num_hidden_layers"]
+                }
+            elif all(isinstance(key, str) for key in value):
                 value = shrunk(value, table)
         elif isinstance(value, bool) or value is None or name in SKIPPED:
             pass
         elif any(part in name for part in ZERO) and isinstance(value, (int, float)):
-            value = 0.0 if isinstance(value, float) else 0
+            value = type(value)(0)
+        elif any(part in name for part in ZERO) and isinstance(value, list):
+            value = [0.0 if isinstance(item, float) else item for item in value]
         elif name.endswith("vocab_size") and isinstance(value, int):
             value = min(value, VOCABULARY)
-        elif name.endswith(("_token_id", "_token_index")) and isinstance(value, int) and value >= VOCABULARY:
+        elif (
+            name.endswith(("_token_id", "_token_index"))
+            and isinstance(value, int)
+            and value >= VOCABULARY
+        ):
             value = VOCABULARY - 1 - (sum(map(ord, name)) % 200)
         elif isinstance(value, int) and name in table:
             value = min(value, table[name])
@@ -120,7 +180,10 @@ def inputs_for(model: Any, config: Any) -> list[dict[str, Any]]:
     def noise(*shape: int) -> Any:
         return torch.randn(*shape, generator=random)
 
-    size, channels = field("image_size", default=64), field("num_channels", "in_channels", default=3)
+    size, channels = (
+        field("image_size", default=64),
+        field("num_channels", "in_channels", default=3),
+    )
     frames = field("num_frames", default=4)
     bins = field("num_mel_bins", "feature_size", "input_dim", "n_mels", default=80)
     tried: list[dict[str, Any]] = []
@@ -154,7 +217,11 @@ def inputs_for(model: Any, config: Any) -> list[dict[str, Any]]:
         {"input_features": noise(2, bins, 128), "decoder_input_ids": tokens},
     ]
     if tried and main not in ("input_ids",):
-        tried[0:0] = [{**tried[0], "decoder_input_ids": tokens}] if getattr(config, "is_encoder_decoder", False) else []
+        tried[0:0] = (
+            [{**tried[0], "decoder_input_ids": tokens}]
+            if getattr(config, "is_encoder_decoder", False)
+            else []
+        )
     return tried
 
 
@@ -178,7 +245,9 @@ def step(model: Any, inputs: dict[str, Any]) -> tuple[list[Any], list[Any], list
     torch.manual_seed(1)
     outputs = floats(model(**inputs))
     loss = sum(
-        (o.float() ** 2).nan_to_num(0, 0, 0).mean() for o in outputs if o.requires_grad and o.numel()
+        (o.float() ** 2).nan_to_num(0, 0, 0).mean()
+        for o in outputs
+        if o.requires_grad and o.numel()
     )
     gradients = []
     if isinstance(loss, torch.Tensor):
@@ -186,7 +255,11 @@ def step(model: Any, inputs: dict[str, Any]) -> tuple[list[Any], list[Any], list
         optimizer = torch.optim.SGD(model.parameters(), 0.01)
         gradients = [p.grad.cpu() for p in model.parameters() if p.grad is not None]
         optimizer.step()
-    return [o.detach().cpu() for o in outputs], gradients, [p.detach().cpu() for p in model.parameters()]
+    return (
+        [o.detach().cpu() for o in outputs],
+        gradients,
+        [p.detach().cpu() for p in model.parameters()],
+    )
 
 
 def compared(mine: list[Any], cpus: list[Any]) -> str:
@@ -221,7 +294,7 @@ def check(kind: str) -> dict[str, Any]:
     row: dict[str, Any] = {"model": kind, "outcome": "not run"}
     default = AutoConfig.for_model(kind)
     model = config = None
-    for table in (TINY, SHALLOW):
+    for table in (TINY, TWO_HEADS, SHALLOW, LAYERS):
         try:
             config = type(default).from_dict(shrunk(default.to_dict(), table))
             with torch.device("meta"):
@@ -246,9 +319,7 @@ def check(kind: str) -> dict[str, Any]:
                 row.setdefault("why", "inputs: " + short(error))
                 continue
             row.pop("why", None)
-            row.update(
-                parameters=sum(p.numel() for p in model.parameters()), inputs=sorted(inputs)
-            )
+            row.update(parameters=sum(p.numel() for p in model.parameters()), inputs=sorted(inputs))
             try:
                 mine = step(on_device.to("neuron"), {k: v.to("neuron") for k, v in inputs.items()})
             except Exception as error:
@@ -310,10 +381,16 @@ def report(rows: dict[str, dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, default=Path("architectures.json"), help="one row a line; rows stay")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--json", type=Path, default=Path("architectures.json"), help="one row a line; rows stay"
+    )
     parser.add_argument("--only", help="model types, with commas")
-    parser.add_argument("--report", action="store_true", help="only print the table of what is there")
+    parser.add_argument(
+        "--report", action="store_true", help="only print the table of what is there"
+    )
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
@@ -329,15 +406,33 @@ def main() -> None:
         while left := [kind for kind in wanted if kind not in rows_of(arguments.json)]:
             # A process of its own for a few at a time: one that dies takes only itself along.
             done = subprocess.run(
-                [sys.executable, __file__, "--worker", "--only", ",".join(left[:25]), "--json", str(arguments.json)],
+                [
+                    sys.executable,
+                    __file__,
+                    "--worker",
+                    "--only",
+                    ",".join(left[:25]),
+                    "--json",
+                    str(arguments.json),
+                ],
                 env={**os.environ, "HF_HUB_OFFLINE": "1"},
                 check=False,
             )
-            if done.returncode != 0 and (rest := [k for k in left if k not in rows_of(arguments.json)]):
-                row = {"model": rest[0], "outcome": "not run", "why": f"the process ended with {done.returncode}"}
+            if done.returncode != 0 and (
+                rest := [k for k in left if k not in rows_of(arguments.json)]
+            ):
+                row = {
+                    "model": rest[0],
+                    "outcome": "not run",
+                    "why": f"the process ended with {done.returncode}",
+                }
                 with arguments.json.open("a") as file:
                     file.write(json.dumps(row) + "\n")
-            print(f"{len(wanted) - len(left) + min(25, len(left))} of {len(wanted)}", file=sys.stderr, flush=True)
+            print(
+                f"{len(wanted) - len(left) + min(25, len(left))} of {len(wanted)}",
+                file=sys.stderr,
+                flush=True,
+            )
     print(report(rows_of(arguments.json)))
 
 

@@ -1,7 +1,7 @@
 """A training loop of one's own with accelerate, with checkpoints of the random state.
 
-    python examples/ecosystem/accelerate_training.py
-    torchrun --nproc-per-node 2 examples/ecosystem/accelerate_training.py
+python examples/ecosystem/accelerate_training.py
+torchrun --nproc-per-node 2 examples/ecosystem/accelerate_training.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """transformers loads a checkpoint straight to the device, and generates.
 
-    python examples/ecosystem/device_map.py
+python examples/ecosystem/device_map.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """PEFT: LoRA adapters on a frozen model, trained, saved and loaded on the device.
 
-    python examples/ecosystem/lora.py
+python examples/ecosystem/lora.py
 """
 
 from __future__ import annotations

@@ -30,7 +30,9 @@ class CountingTokens(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     """Sequences that count up by one from a random start: a model can learn them in a few steps."""
 
     def __init__(self, sequences: int = 64, length: int = 32) -> None:
-        starts = torch.randint(3, VOCABULARY, (sequences, 1), generator=torch.Generator().manual_seed(1))
+        starts = torch.randint(
+            3, VOCABULARY, (sequences, 1), generator=torch.Generator().manual_seed(1)
+        )
         self.tokens = (starts + torch.arange(length)) % (VOCABULARY - 3) + 3
 
     def __len__(self) -> int:

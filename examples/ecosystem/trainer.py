@@ -1,7 +1,7 @@
 """transformers' Trainer, three steps. It finds the device by itself.
 
-    python examples/ecosystem/trainer.py
-    torchrun --nproc-per-node 2 examples/ecosystem/trainer.py
+python examples/ecosystem/trainer.py
+torchrun --nproc-per-node 2 examples/ecosystem/trainer.py
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from neuron_dist.device import memory_history
 from neuron_dist.device.random import own_devices
 
 __all__ = ["apply"]
@@ -44,7 +45,7 @@ def _accelerator_snapshot() -> None:
     def _snapshot(device: object = None, augment_with_fx_traces: bool = False) -> object:
         accelerator = torch.accelerator.current_accelerator()
         if accelerator is not None and accelerator.type == "neuron":
-            return torch.neuron.memory._snapshot(device, augment_with_fx_traces)
+            return memory_history._snapshot(device, augment_with_fx_traces)
         return original(device, augment_with_fx_traces)
 
     torch.accelerator.memory._snapshot = _snapshot  # type: ignore[assignment]

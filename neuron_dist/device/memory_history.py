@@ -42,7 +42,8 @@ def _record_memory_history(
 
     Raises ValueError for another word, or for less than one entry.
     """
-    enabled = {True: "all", False: None}.get(enabled, enabled)  # type: ignore[call-overload]
+    if isinstance(enabled, bool):  # torch.cuda's older form
+        enabled = "all" if enabled else None
     if enabled not in (None, "state", "all"):
         raise ValueError(f"enabled is {enabled!r}, expected None, 'state' or 'all'")
     if context not in _CONTEXTS:
@@ -78,7 +79,7 @@ def _snapshot(device: Any = None, augment_with_fx_traces: bool = False) -> dict[
     if augment_with_fx_traces:
         from torch._utils import _augment_memory_snapshot_stack_traces
 
-        snapshot = _augment_memory_snapshot_stack_traces(snapshot)
+        snapshot = dict(_augment_memory_snapshot_stack_traces(snapshot))  # type: ignore[arg-type]
     return snapshot
 
 

@@ -58,9 +58,7 @@ def messages(environment: Mapping[str, str]) -> Iterator[str]:
         value = environment[name]
         if variable := known.get(name):
             if variable.values and value not in variable.values:
-                raise ValueError(
-                    f"{name} is {value!r}, expected {' or '.join(variable.values)}"
-                )
+                raise ValueError(f"{name} is {value!r}, expected {' or '.join(variable.values)}")
             if not variable.honoured and value not in variable.silent:
                 yield f"{name}={value} changes nothing on the simulated device: {variable.says}"
         elif near := difflib.get_close_matches(name, known, 1, _NEAR):

@@ -36,7 +36,9 @@ class _TorchNeuronx(Distribution):
         )
 
     def locate_file(self, path: str | PathLike[str]) -> Any:
-        raise FileNotFoundError(f"{path}: torch-neuronx is not installed; neuron-dist stands for it")
+        raise FileNotFoundError(
+            f"{path}: torch-neuronx is not installed; neuron-dist stands for it"
+        )
 
 
 class _Finder(DistributionFinder):
@@ -46,9 +48,10 @@ class _Finder(DistributionFinder):
         return None
 
     def find_distributions(
-        self, context: DistributionFinder.Context = DistributionFinder.Context()
+        self, context: DistributionFinder.Context | None = None
     ) -> Iterable[Distribution]:
-        if (context.name or "").lower().replace("_", "-") == "torch-neuronx":
+        name = context.name if context is not None else None  # None: all that there are
+        if (name or "").lower().replace("_", "-") == "torch-neuronx":
             yield _TorchNeuronx()
 
 

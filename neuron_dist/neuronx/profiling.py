@@ -141,7 +141,7 @@ class NeuronProfiler:
         trace: TracebackType | None,
     ) -> None:
         if self._profile is not None:
-            torch.neuron.synchronize()
+            torch.accelerator.synchronize()
             self._profile.__exit__(kind, value, trace)
             self._profile = None
 

@@ -4,7 +4,14 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate, Shard, distribute_module, distribute_tensor, rand, randn
+from torch.distributed.tensor import (
+    Replicate,
+    Shard,
+    distribute_module,
+    distribute_tensor,
+    rand,
+    randn,
+)
 
 from neuron_dist.testing import run_ranks
 

@@ -109,9 +109,7 @@ def test_an_event_says_who_asked_and_for_what():
     (alloc,) = [e for e in events("alloc") if e["addr"] == pointer]
     assert (alloc["size"], alloc["stream"], alloc["pool_id"]) == (3 * MiB, 0, (0, 0))
     names = [frame["name"] for frame in alloc["frames"]]
-    assert names.index("allocate_here") < names.index(
-        "test_an_event_says_who_asked_and_for_what"
-    )
+    assert names.index("allocate_here") < names.index("test_an_event_says_who_asked_and_for_what")
     assert alloc["frames"][names.index("allocate_here")]["filename"] == __file__
     assert [e["user_metadata"] for e in events("alloc")][-1] == "aten::add"
     freed = [e["action"] for e in events() if e.get("addr") == pointer and "free" in e["action"]]
@@ -237,9 +235,7 @@ def test_events_add_up_to_the_state(steps):
     assert reserved == torch.neuron.memory_reserved()
     for segment in snapshot["segments"]:
         assert sum(b["size"] for b in segment["blocks"]) == segment["total_size"]
-    assert torch.neuron.memory_allocated() == sum(
-        s["allocated_size"] for s in snapshot["segments"]
-    )
+    assert torch.neuron.memory_allocated() == sum(s["allocated_size"] for s in snapshot["segments"])
 
 
 def test_every_device_has_its_trace(run_child):

@@ -9,13 +9,17 @@ from torch import nn
 D = "neuron"
 
 
-@pytest.mark.parametrize("move", [lambda m: m.to(D), lambda m: m.neuron(), lambda m: m.to(D, torch.bfloat16)])
+@pytest.mark.parametrize(
+    "move", [lambda m: m.to(D), lambda m: m.neuron(), lambda m: m.to(D, torch.bfloat16)]
+)
 def test_parameters_stay_the_same_objects(move):
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     before = list(model.parameters())
     move(model)
     assert all(a is b for a, b in zip(before, model.parameters(), strict=True))
-    assert {p.device.type for p in before} == {D} and {b.device.type for b in model.buffers()} == {D}
+    assert {p.device.type for p in before} == {D} and {b.device.type for b in model.buffers()} == {
+        D
+    }
     model.cpu()
     assert all(a is b for a, b in zip(before, model.parameters(), strict=True))
     assert {p.device.type for p in before} == {"cpu"}

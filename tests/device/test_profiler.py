@@ -1,5 +1,6 @@
 """torch.profiler with ProfilerActivity.PrivateUse1: the device's spans, in simulated time."""
 
+import itertools
 import json
 import warnings
 
@@ -63,7 +64,9 @@ def test_chrome_trace_has_both_sides(tmp_path):
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     kernels = [e for e in events if e.get("cat") == "kernel"]
     (mm,) = [e for e in kernels if e["name"] == "kernel aten::mm"]
-    assert mm["args"]["flops"] == 2 * 256**3 and mm["args"]["bytes"] == 2 * 256 * 256 * 4  # x @ x reads x once
+    assert (
+        mm["args"]["flops"] == 2 * 256**3 and mm["args"]["bytes"] == 2 * 256 * 256 * 4
+    )  # x @ x reads x once
     assert mm["dur"] * 1000 == pytest.approx(mm["args"]["simulated duration (ns)"], abs=1)
     (host,) = [e for e in events if e.get("cat") == "cpu_op" and e["name"] == "aten::mm"]
     assert host["args"]["External id"] == mm["args"]["External id"]
@@ -85,7 +88,7 @@ def test_spans_of_a_stream_do_not_overlap():
     assert {0, side.stream_id} <= spans.keys()
     for ranges in spans.values():
         ranges.sort(key=lambda r: r.start)
-        for before, after in zip(ranges, ranges[1:], strict=False):
+        for before, after in itertools.pairwise(ranges):
             assert before.end <= after.start + 0.002  # torch keeps microseconds
 
 
@@ -165,9 +168,7 @@ def test_neuron_profiler(tmp_path):
         precache_node_info=True,
     )
     exporter = NeuronProfiler(config)
-    with profile(
-        activities=BOTH, experimental_config=config, on_trace_ready=exporter.export_trace
-    ):
+    with profile(activities=BOTH, experimental_config=config, on_trace_ready=exporter.export_trace):
         work()
     folder = exporter.output_dir
     assert folder.parent == tmp_path and folder.name.startswith("trn2.48xlarge_pid_")
@@ -211,7 +212,7 @@ def test_wrong_configurations():
         NeuronConfig(modes=["device"])
     with pytest.raises(ValueError, match="max_events_per_nc is 0"):
         NeuronConfig(max_events_per_nc=0)
-    with pytest.raises(ValueError, match="'0-x', expected indices"):
+    with pytest.raises(ValueError, match=r"'0-x', expected indices"):
         NeuronConfig(capture_enabled_for_nc="0-x")
     with pytest.raises(TypeError, match="takes a NeuronConfig, not dict"):
         NeuronProfiler({})

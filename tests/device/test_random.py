@@ -133,7 +133,9 @@ def test_pieces_are_those_of_the_whole(draws, seed):
     generator = torch.Generator(D).manual_seed(seed)
     whole, offset = [], 0
     for name, sixteens in draws:
-        whole.append((name, offset, getattr(torch, name)(16 * sixteens, generator=generator, device=D)))
+        whole.append(
+            (name, offset, getattr(torch, name)(16 * sixteens, generator=generator, device=D))
+        )
         offset += 16 * sixteens
     other = torch.Generator(D).manual_seed(seed)
     for name, start, values in reversed(whole):

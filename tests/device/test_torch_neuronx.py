@@ -52,11 +52,13 @@ def test_every_name_is_there():
     assert set(torch_neuronx.__all__) == {*alias.NAMES, "neuron", "profiling"}
     for name in torch_neuronx.__all__:
         assert getattr(torch_neuronx, name) is not None
-    expected = """Stream Event stream synchronize device_count current_device set_device current_stream
+    expected = """
+        Stream Event stream synchronize device_count current_device set_device current_stream
         default_stream set_stream device empty_cache get_device_properties memory_allocated memory_stats
         NeuronProfiler get_fallback_ops get_executed_ops clear_op_tracking get_dynamo_metrics
-        reset_dynamo_metrics is_neuron_runtime_initialized""".split()
-    assert set(expected) <= set(torch_neuronx.__all__)
+        reset_dynamo_metrics is_neuron_runtime_initialized
+    """
+    assert set(expected.split()) <= set(torch_neuronx.__all__)
 
 
 @pytest.mark.parametrize("name", alias.UNSUPPORTED)

@@ -155,7 +155,5 @@ def test_the_code_reads_no_variable_that_the_table_lacks():
     found = set()
     for package in ("neuron_dist", "collectives", "launch"):
         for file in (ROOT / package).rglob("*.py"):
-            found |= set(
-                re.findall(r'"((?:NEURON|TORCH_NEURONX)_[A-Z0-9_]+)"', file.read_text())
-            )
+            found |= set(re.findall(r'"((?:NEURON|TORCH_NEURONX)_[A-Z0-9_]+)"', file.read_text()))
     assert found and found <= TABLE.keys()
