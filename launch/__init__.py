@@ -3,7 +3,9 @@
     neuron-dist ls            the simulated cluster, as neuron-ls prints it
     neuron-dist nccom-test    prices of collectives, with nccom-test's arguments and columns
     neuron-dist explain       why a collective runs as it does
+    neuron-dist report        what a run would have taken, from its trace: tables and a page
+    neuron-dist trace         the same as a Chrome trace
     neuron-dist replay        a recorded run once more, with contention or on another cluster
 
-Only ``nccom-test --wall`` and ``--check`` start ranks. They and ``replay`` import torch, with ``neuron_dist``.
+Only ``nccom-test --wall`` and ``--check`` start ranks. They and what reads traces import torch, with ``neuron_dist``.
 """

@@ -18,6 +18,8 @@ COMMANDS = {
     "ls": ("launch.ls", "Show the simulated devices, as neuron-ls does."),
     "nccom-test": ("launch.nccom_test", "Price collectives, with nccom-test's arguments and columns."),
     "replay": ("launch.replay", "Replay a recorded run with groups that share links, or on another cluster."),
+    "report": ("launch.report", "Show what a run would have taken on its cluster, and write a page about it."),
+    "trace": ("launch.trace", "Write a run as a Chrome trace, for Perfetto."),
 }
 
 

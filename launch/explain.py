@@ -9,13 +9,12 @@ import click
 import numpy as np
 
 from collectives.algorithms import names
+from collectives.bandwidth import busbw_factor
 from collectives.draw import links_table, text
 from collectives.planner import Plan, plan
 from collectives.schedule import OPS, ROOTED, ScheduleError, chunk_bounds
 from collectives.topology import ClusterError
 from launch.options import Bytes, Named, Ranks, cluster_options, load, ranges, table
-from launch.sweep import OPS as NCCOM_OPS
-from launch.sweep import busbw_factor
 
 __all__ = ["command"]
 
@@ -67,7 +66,7 @@ def command(
 
 def _summary(p: Plan, ranks: tuple[int, ...]) -> str:
     chips = sorted({int(c) for c in p.group.chip})
-    factor = next((busbw_factor(o, len(ranks)) for o in NCCOM_OPS if o.planned_as == p.op), None)
+    factor = busbw_factor(p.op, len(ranks))
     algbw = p.nbytes / p.time_ns
     bandwidth = "" if factor is None else f"; algbw {algbw:.2f} GB/s, busbw {algbw * factor:.2f} GB/s"
     rows = p.schedule.rows

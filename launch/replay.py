@@ -202,13 +202,13 @@ def _print(numbers: dict[str, Any], most_links: int, result: Any) -> None:
 
 def _steps(numbers: dict[str, Any]) -> str:
     if not numbers["steps"]:
-        line = (
+        whole = (
             "whole run",
             _us(numbers["online_ns"]),
             _us(numbers["replayed_ns"]),
             _ratio(numbers["replayed_ns"], numbers["online_ns"]),
         )
-        return table(("", "online (us)", "replayed (us)", "ratio"), [line], left=(0,))
+        return table(("", "online (us)", "replayed (us)", "ratio"), [whole], left=(0,))
     alike: dict[tuple[str, ...], list[int]] = {}  # most steps of a run are
     for s in numbers["steps"]:
         line = (

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from collectives.bandwidth import busbw_factor
 from collectives.cost import Pricer
 from collectives.group import Group
 from collectives.planner import Plan, plan
 from collectives.schedule import Rows, Schedule, chunk_bounds
 from collectives.topology import Cluster
 
-__all__ = ["DTYPES", "OPS", "Op", "Point", "Setting", "busbw_factor", "point", "sizes"]
+__all__ = ["DTYPES", "OPS", "Op", "Point", "Setting", "point", "sizes"]
 
 DTYPES = {
     "uint8": 1, "int8": 1, "fp8": 1, "uint16": 2, "int16": 2, "fp16": 2, "bf16": 2, "int32": 4, "uint32": 4, "fp32": 4,
@@ -29,8 +30,6 @@ class Op:
     short: str
     planned_as: str
     """The op of the planner."""
-    factor: str
-    """Bus bandwidth / algorithm bandwidth on r ranks: ``2(r-1)/r``, ``(r-1)/r`` or ``1``."""
     segments: bool
     """Whether the size is divided among the ranks."""
     paired: bool = False
@@ -38,20 +37,15 @@ class Op:
 
 
 OPS = (
-    Op("all_reduce", "allr", "all_reduce", "2(r-1)/r", False),
-    Op("all_gather", "allg", "all_gather", "(r-1)/r", True),
-    Op("all_gatherv", "allgv", "all_gather", "(r-1)/r", True),
-    Op("reduce_scatter", "redsct", "reduce_scatter", "(r-1)/r", True),
-    Op("sendrecv", "", "permute", "1", False, paired=True),
-    Op("alltoall", "", "all_to_all", "(r-1)/r", True),
-    Op("alltoallv", "", "all_to_all", "(r-1)/r", True),
-    Op("permute", "", "permute", "1", False, paired=True),
+    Op("all_reduce", "allr", "all_reduce", False),
+    Op("all_gather", "allg", "all_gather", True),
+    Op("all_gatherv", "allgv", "all_gather", True),
+    Op("reduce_scatter", "redsct", "reduce_scatter", True),
+    Op("sendrecv", "", "permute", False, paired=True),
+    Op("alltoall", "", "all_to_all", True),
+    Op("alltoallv", "", "all_to_all", True),
+    Op("permute", "", "permute", False, paired=True),
 )
-
-
-def busbw_factor(op: Op, ranks: int) -> float:
-    """What algorithm bandwidth is multiplied with to give the bandwidth of one rank's links."""
-    return {"2(r-1)/r": 2 * (ranks - 1) / ranks, "(r-1)/r": (ranks - 1) / ranks, "1": 1.0}[op.factor]
 
 
 @dataclass(frozen=True)
@@ -116,13 +110,15 @@ def point(setting: Setting, nbytes: int) -> Point:
     time_ns = plans[0].time_ns if len(plans) == 1 else _together(plans, setting)
     r = setting.group_size
     algbw = nbytes / (time_ns * 1e-9)
+    factor = busbw_factor(op.planned_as, r)
+    assert factor is not None  # every op of nccom-test has one
     share = nbytes // r
     return Point(
         nbytes=nbytes,
         count=nbytes // setting.itemsize,
         time_ns=time_ns,
         algbw_Bps=algbw,
-        busbw_Bps=algbw * busbw_factor(op, r),
+        busbw_Bps=algbw * factor,
         algorithm=", ".join(dict.fromkeys(p.algorithm for p in plans)),
         input_bytes=share if op.planned_as == "all_gather" else nbytes,
         output_bytes=share if op.planned_as == "reduce_scatter" else nbytes,

@@ -19,6 +19,7 @@ from neuron_dist.fidelity.environment import (
 )
 from neuron_dist.fidelity.errors import FidelityError
 from neuron_dist.fidelity.reporting import Claim, Reporter, process_reporter, store_claim
+from neuron_dist.fidelity.site import in_object_collective
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -86,12 +87,15 @@ class FidelityHook:
         A call that is not clean is reported, or raises: :class:`FidelityError` in strict mode, on every rank that
         makes the call; :class:`FidelityWarning` where Python's filters say so.
         """
+        objects = bool(flags & CallFlag.CPU) and in_object_collective()
+        if objects:
+            flags &= ~CallFlag.CPU
         key = (op, reduction, dtype, flags, group_ranks)
         found = self._found.get(key)
         if found is None:
             found = self._found[key] = self._judge(op, reduction, dtype, numel, flags, group_ranks)
         if not found:
-            return True
+            return not objects  # a call of the program itself with the same flags is another matter
         strict = self._profile().mode == "strict"
         refused = []
         for rule, message in found:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-__all__ = ["NO_FRAME", "Site", "call_site"]
+__all__ = ["NO_FRAME", "Site", "call_site", "in_object_collective"]
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _LIBRARIES = (
@@ -19,6 +19,7 @@ _LIBRARIES = (
     os.path.dirname(os.path.dirname(_HERE)) + os.sep,
 )
 """torch and neuron_dist: what stands between a program and its collective."""
+_C10D = os.path.join(_LIBRARIES[0], "distributed", "distributed_c10d.py")
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
 _INSTALLED = (
     *(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")),
@@ -62,6 +63,21 @@ def call_site() -> Site:
             library = frame
         frame = frame.f_back
     return NO_FRAME if library is None else _site(library)
+
+
+def in_object_collective() -> bool:
+    """Whether the call comes from one of torch's object collectives, as ``all_gather_object``.
+
+    They carry bytes on the CPU because this backend takes CPU tensors too; on TorchNeuron, whose groups have the device
+    alone, they put them there.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_passed_over(frame.f_code.co_filename):
+        name = frame.f_code.co_name
+        if name.endswith(("_object", "_object_list")) and frame.f_code.co_filename == _C10D:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _site(frame: FrameType) -> Site:

@@ -4,6 +4,7 @@ clock's switch, the trace's file, and where training steps end.
     NEURON_DIST_SIMULATION   ``on`` (default) or ``off``: no clock, no trace, no summary
     NEURON_DIST_TRACE        a folder: each rank writes its trace there
     NEURON_DIST_TRACE_MIB    the most that a rank writes, in MiB (1024)
+    NEURON_DIST_SUMMARY      ``on`` (default) or ``off``: rank 0 of a run that trained ends with its figures, on stderr
 """
 
 from __future__ import annotations
@@ -19,18 +20,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from neuron_dist import _C
 
 if TYPE_CHECKING:
     from collectives.topology import Cluster
 
-__all__ = ["end_step", "join", "start", "steps_end_here"]
+__all__ = ["end_step", "join", "start", "steps_end_here", "summary"]
 
 _DEFAULT_MIB = 1024
 _RUN_KEY = "neuron_dist/run"
-_JOIN_TIMEOUT_S = 60
+_PATIENCE_S = 0.5
+"""How long the rank that sums up waits for others to end their last step."""
 
 
 class _State:
@@ -43,6 +48,8 @@ class _State:
     stepping: weakref.ref[torch.optim.Optimizer] | None = None
     """The optimizer whose steps are the run's; the first one that steps."""
     by_caller = False
+    summed_up = False
+    """Somebody has printed the figures, or will."""
 
 
 _state = _State()
@@ -54,8 +61,10 @@ def start() -> None:
         return
     _state.started = True
     _C._set_simulation(_switch("NEURON_DIST_SIMULATION", "on"))
+    _switch("NEURON_DIST_SUMMARY", "on")  # a wrong value shall show now, not at the end
     if not _C._simulation():
         return
+    register_optimizer_step_pre_hook(_name_owners)
     register_optimizer_step_post_hook(_after_step)
     if folder := os.environ.get("NEURON_DIST_TRACE"):
         # Ranks that torchrun started know their number now; others learn it from their process group.
@@ -119,8 +128,9 @@ def _after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         _C._end_step()
 
 
-def _name_owners(optimizer: torch.optim.Optimizer) -> None:
-    """Accounts parameters, gradients and optimizer state to themselves rather than to what allocated them."""
+def _name_owners(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Accounts parameters, gradients and optimizer state to themselves rather than to what allocated them: before a
+    step, since gradients may be gone after it, and after it, since the first one makes the state."""
     from torch._subclasses.fake_tensor import is_fake
 
     def address(tensor: torch.Tensor) -> int:
@@ -194,7 +204,46 @@ def _remove_others(folder: Path, world_size: int) -> None:
             file.unlink()
 
 
+def summary() -> str:
+    """The figures of this run, for its end: ten lines of what it would take on the simulated cluster; '' where
+    nothing was simulated. To be called on one rank; a process that has called it prints nothing when it ends."""
+    _state.summed_up = True
+    if not _C._simulation() or not any(ledger["steps"] for ledger in _C._figures()):
+        return ""
+    from neuron_dist.distributed.plans import cluster_of
+    from neuron_dist.simulation.ledger import figures_of
+    from neuron_dist.simulation.summary import ten_lines
+
+    reporting = sys.modules.get("neuron_dist.fidelity.reporting")
+    counts = reporting.counts() if reporting is not None else []
+    figures = figures_of(
+        _level_ledgers(),
+        cluster_of(_state.world_size - 1),
+        reports=sum(count.count for count in counts),
+        sites=len(counts),
+        trace=str(_state.trace.parent) if _state.trace is not None else "",
+    )
+    return ten_lines(figures)
+
+
+def _level_ledgers() -> list[dict[str, Any]]:
+    """The ledgers of this rank and its peers, who may be finishing their last step while this one ends."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        ledgers = _C._figures()
+        if len({len(each["steps"]) for each in ledgers}) == 1 or time.monotonic() > deadline:
+            return ledgers
+        time.sleep(0.01)
+
+
 def _finish() -> None:
+    if (
+        _state.rank == 0
+        and not _state.summed_up
+        and _switch("NEURON_DIST_SUMMARY", "on")
+        and (text := summary())
+    ):
+        print(f"\n{text}\n", file=sys.stderr, flush=True)
     if _state.trace is not None:
         _trace_fidelity()
         _C._stop_trace()

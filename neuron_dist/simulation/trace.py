@@ -35,7 +35,7 @@ STEP        training step ``a`` ends: ``start_ns`` to ``end_ns``, ``b`` = comput
 MEMORY      what held memory at the peak of step ``a``: ``name`` had ``b`` bytes of ``allocated``
 =========== ============================================================================================
 
-``allocated`` is the HBM in use when the record was written, where nothing else is said.
+``allocated`` of a KERNEL is the HBM in use when it was written.
 """
 
 from __future__ import annotations

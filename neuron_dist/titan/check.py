@@ -184,7 +184,7 @@ def _adapted(config: Any, recipe: Recipe) -> Any:
         imports.append(OVERRIDE)
     return dataclasses.replace(
         config,
-        dump_folder=str(Path("outputs") / recipe.name),
+        dump_folder=recipe.dump_folder,
         training=dataclasses.replace(config.training, disable_cuda_graphs=True),
         parallelism=dataclasses.replace(config.parallelism, spmd_backend=shims.spmd_backend()),
         override=dataclasses.replace(config.override, imports=imports),

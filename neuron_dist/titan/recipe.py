@@ -68,7 +68,8 @@ class Own:
     launch: LaunchSection = field(default_factory=LaunchSection)
     data: DataSection = field(default_factory=DataSection)
     trace: str | None = None
-    """A folder in which each rank writes the trace of its simulated time; NEURON_DIST_TRACE comes first."""
+    """A folder in ``dump_folder`` (or an absolute path) in which each rank writes the trace of its simulated time;
+    NEURON_DIST_TRACE comes first."""
 
 
 OWN_KEYS = tuple(Own.__dataclass_fields__)
@@ -83,6 +84,11 @@ class Recipe:
     own: Own
     titan: dict[str, Any]
     """TorchTitan's sections as they stand in the YAML."""
+
+    @property
+    def dump_folder(self) -> str:
+        """Where a run of the recipe writes: ``outputs/<recipe>`` unless it says."""
+        return str(self.titan.get("dump_folder", Path("outputs") / self.name))
 
 
 def recipe_names() -> list[str]:

@@ -37,10 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = parse_args(sys.argv[1:] if argv is None else argv)
         _need_device(options.device)
-        own = recipes.load(options.recipe, options.set).own
-        _simulate(own.cluster)
-        if own.trace:
-            os.environ.setdefault("NEURON_DIST_TRACE", own.trace)
+        recipe = recipes.load(options.recipe, options.set)
+        _simulate(recipe.own.cluster)
+        if recipe.own.trace:
+            folder = Path(recipe.dump_folder) / recipe.own.trace
+            os.environ.setdefault("NEURON_DIST_TRACE", str(folder))
         ranks = int(os.environ.get("WORLD_SIZE", "1"))
         plan = check(
             options.recipe,
@@ -136,7 +137,7 @@ def train(plan: Plan) -> None:
         text = summary(
             plan.recipe.name, str(layout), where, recorders, layout.metrics_rank, memory, logs
         )
-        print(text, flush=True)
+        print(f"{text}\n{session.summary()}\n" if plan.device == "neuron" else text, flush=True)
 
 
 def _simulate(section: ClusterSection) -> None:

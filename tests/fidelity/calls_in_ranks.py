@@ -42,9 +42,21 @@ def legal():
     dist.all_gather_into_tensor(torch.zeros(8 * dist.get_world_size(), device="neuron"), x)
     dist.broadcast(x, 0)
     dist.barrier()
+    gathered = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, "text")
+    dist.broadcast_object_list(gathered, 0)
+    assert gathered == ["text"] * dist.get_world_size()
 
 
-CALLS = {f.__name__: f for f in (float64, uneven, six_ranks, subgroup_barrier, legal)}
+def cpu_tensor_after_objects():
+    dist.all_gather_object([None] * dist.get_world_size(), "text")
+    dist.all_reduce(torch.zeros(1))
+
+
+CALLS = {
+    f.__name__: f
+    for f in (float64, uneven, six_ranks, subgroup_barrier, legal, cpu_tensor_after_objects)
+}
 
 
 def reports(name, times=3):

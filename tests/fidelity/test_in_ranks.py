@@ -19,6 +19,7 @@ def line_of(function, text):
         ("float64", 4, "dtype", "dist.all_reduce"),
         ("uneven", 4, "uneven-all-to-all", "dist.all_to_all_single"),
         ("six_ranks", 6, "group-size", "dist.all_reduce"),
+        ("cpu_tensor_after_objects", 2, "cpu-tensor", "dist.all_reduce"),
         ("subgroup_barrier", 4, "subgroup-barrier", "dist.barrier"),
     ],
 )

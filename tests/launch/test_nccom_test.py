@@ -6,6 +6,7 @@ import time
 import pytest
 
 from collectives import load_cluster, plan
+from collectives.bandwidth import FACTORS
 from launch.sweep import OPS, Setting, point, sizes
 from tests.launch.run import call, refused
 
@@ -69,7 +70,7 @@ def test_every_op_and_its_short_form(op, tmp_path):
     long = results(f"-r 8 -b 8K -e 64K -f 2 {pairs} {op.name}", tmp_path)
     assert len(long) == 4
     for row in long:
-        factor = {"2(r-1)/r": 14 / 8, "(r-1)/r": 7 / 8, "1": 1}[op.factor]
+        factor = {"2(r-1)/r": 14 / 8, "(r-1)/r": 7 / 8, "1": 1}[FACTORS[op.planned_as]]
         assert row["busbw(GB/s)"] == pytest.approx(row["algbw(GB/s)"] * factor)
     if op.short:
         assert results(f"-r 8 -b 8K -e 64K -f 2 {op.short}", tmp_path) == long

@@ -1,10 +1,13 @@
 """The commands of docs/tools.md run. ``python -m tests.launch.test_page`` writes their outputs into the page."""
 
+import contextlib
 import re
+import tempfile
 
 import pytest
 
 from tests.launch.run import ROOT, call
+from tests.simulation.training_runs import fsdp_run
 
 PAGE = ROOT / "docs" / "tools.md"
 BLOCK = re.compile(r"```console\n\$ neuron-dist (.*)\n(?:.*\n)*?```")
@@ -16,8 +19,16 @@ def commands():
     return [match[1] for match in BLOCK.finditer(PAGE.read_text())]
 
 
+@pytest.fixture(scope="module")
+def run_here():
+    """A folder with the trace ``run``, as the working one."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        fsdp_run("run", ranks=8, tp=4, hidden=4096, tokens=4096)
+        yield
+
+
 @pytest.mark.parametrize("line", commands())
-def test_runs(line):
+def test_runs(line, run_here):
     call(line)
 
 
@@ -41,4 +52,5 @@ if __name__ == "__main__":
     from launch import ls
 
     ls.device_processes = list  # not those of the machine that makes the page
-    PAGE.write_text(rewritten(PAGE.read_text()))
+    with contextlib.contextmanager(run_here.__wrapped__)():
+        PAGE.write_text(rewritten(PAGE.read_text()))

@@ -56,6 +56,17 @@ def one_call(op, numel, algorithm):
     return work._get_duration()
 
 
+def on_chips(numel, algorithm, ranks):
+    """Simulated ns of an all_reduce among some of the ranks; None on the others."""
+    group = dist.new_group(ranks, pg_options=options(algorithm))
+    if dist.get_rank() not in ranks:
+        return None
+    x = torch.zeros(numel, device="neuron")
+    begin = now()
+    dist.all_reduce(x, group=group)
+    return now() - begin
+
+
 def options(algorithm):
     made = Options()
     made.algorithm = algorithm

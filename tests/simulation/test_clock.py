@@ -52,16 +52,34 @@ def test_collectives_last_what_their_schedules_cost(op, algorithm, ranks):
     assert seen == pytest.approx([expected] * ranks, rel=1e-6)
 
 
-def test_ring_in_closed_form():
-    """One rank a chip on a row of four: each of 2 (n - 1) steps moves a segment over one link and waits a hop."""
-    n, numel = 4, 1 << 20
-    chips = load_cluster("trn2.48xlarge", mapping=[0, 4, 8, 12])
-    found = plan("all_reduce", 4 * numel, range(n), chips, algorithm="ring")
-    p = chips.parameters
-    link = 128e9 * p["link_efficiency"]
-    channels = len({int(c) for c in found.schedule.rows.channel})
-    step = p["hop_ns"] + 4 * numel / n / channels / link * 1e9
-    assert found.time_ns == pytest.approx(p["base_ns"] + 2 * (n - 1) * step, rel=1e-9)
+# One rank on each chip of a row, four chips in a ring. Time over its links in units of a segment (a quarter of the
+# tensor), and hops, of an all_reduce:
+#   ring  2 (n - 1) steps, each moves a segment, cut over the channels, over one link
+#   mesh  two steps; over each link goes a neighbour's segment, and one between opposite chips, which crosses two links:
+#         two segments, and one hop through a chip in between
+#   rdh   log2 n exchanges with a neighbour each way, of two segments and of one
+CLOSED_FORMS = {
+    "ring": lambda c, hop, extra, channels: 2 * 3 * (c / channels + hop),
+    "mesh": lambda c, hop, extra, channels: 2 * (2 * c + hop + extra),
+    "rdh": lambda c, hop, extra, channels: 2 * (2 * c + c + 2 * hop),
+}
+
+
+@pytest.mark.parametrize("algorithm", CLOSED_FORMS)
+def test_closed_forms(algorithm):
+    numel, chips = 1 << 20, [0, 4, 8, 12]
+    p = CLUSTER.parameters
+    segment_ns = 4 * numel / 4 / (128e9 * p["link_efficiency"]) * 1e9
+    channels = len({int(c) for c in row_plan(algorithm, numel, chips).schedule.rows.channel})
+    form = CLOSED_FORMS[algorithm](segment_ns, p["hop_ns"], p["extra_hop_ns"], channels)
+    expected = p["base_ns"] + form
+    assert row_plan(algorithm, numel, chips).time_ns == pytest.approx(expected, rel=1e-9)
+    seen = run_ranks(16, programs.on_chips, numel, algorithm, chips)
+    assert [seen[r] for r in chips] == [math.floor(expected + 0.5)] * 4
+
+
+def row_plan(algorithm, numel, chips):
+    return plan("all_reduce", 4 * numel, chips, CLUSTER, algorithm=algorithm)
 
 
 def test_estimator_equals_what_runs():
