@@ -157,7 +157,7 @@ def test_state_alone_keeps_no_events():
     x = empty(MiB)
     snapshot = memory._snapshot()
     assert not any(snapshot["device_traces"])
-    assert [b for b in used_blocks(snapshot) if b["address"] == x.data_ptr()][0]["frames"]
+    assert next(b for b in used_blocks(snapshot) if b["address"] == x.data_ptr())["frames"]
 
 
 def test_the_newest_events_are_kept():

@@ -208,7 +208,7 @@ def test_early_form_of_neuron_profiler(tmp_path):
 def test_wrong_configurations():
     from torch_neuronx.profiling import NeuronConfig, NeuronProfiler, ProfileMode
 
-    with pytest.raises(TypeError, match="expected some of ProfileMode.DEVICE"):
+    with pytest.raises(TypeError, match=r"expected some of ProfileMode.DEVICE"):
         NeuronConfig(modes=["device"])
     with pytest.raises(ValueError, match="max_events_per_nc is 0"):
         NeuronConfig(max_events_per_nc=0)
