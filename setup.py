@@ -8,12 +8,14 @@ from pathlib import Path
 os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
 
 from setuptools import setup
-from torch.utils.cpp_extension import BuildExtension, CppExtension
+from torch.utils.cpp_extension import BuildExtension, CppExtension, include_paths
 
 if platform.system() != "Linux":
     raise SystemExit("neuron-dist needs Linux: device memory is a memfd and ranks sleep on futexes")
 
 CSRC = Path("neuron_dist/csrc")
+# torch's headers about profilers include Kineto's without its folder's name.
+KINETO = [str(Path(folder) / "kineto") for folder in include_paths()[:1]]
 
 
 class BuildNative(BuildExtension.with_options(use_ninja=True)):  # type: ignore[misc]
@@ -29,7 +31,7 @@ setup(
         CppExtension(
             "neuron_dist._C",
             sorted(str(p) for p in CSRC.rglob("*.cpp")),
-            include_dirs=[str(CSRC.resolve())],
+            include_dirs=[str(CSRC.resolve()), *KINETO],
             extra_compile_args=[
                 "-O3",
                 "-g0",

@@ -7,6 +7,7 @@
 namespace neuron {
 
 void bind_device(pybind11::module_& m); // device/bind_device.cpp
+void bind_memory_history(pybind11::module_& m); // device/bind_memory_history.cpp
 void bind_distributed(pybind11::module_& m); // distributed/bind_distributed.cpp
 void bind_simulation(pybind11::module_& m); // simulation/bind_simulation.cpp
 

@@ -5,6 +5,7 @@
 
 PYBIND11_MODULE(_C, m) {
   neuron::bind_device(m);
+  neuron::bind_memory_history(m);
   neuron::bind_distributed(m);
   neuron::bind_simulation(m);
 }

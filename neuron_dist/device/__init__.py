@@ -19,6 +19,7 @@ from neuron_dist.device.memory import (
     mem_get_info,
     memory_allocated,
     memory_reserved,
+    memory_snapshot,
     memory_stats,
     memory_summary,
     reset_accumulated_memory_stats,
@@ -66,6 +67,7 @@ __all__ = [
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
+    "get_dynamo_metrics",
     "get_per_process_memory_fraction",
     "get_rng_state",
     "get_rng_state_all",
@@ -81,11 +83,13 @@ __all__ = [
     "mem_get_info",
     "memory_allocated",
     "memory_reserved",
+    "memory_snapshot",
     "memory_stats",
     "memory_summary",
     "query",
     "record_event",
     "reset_accumulated_memory_stats",
+    "reset_dynamo_metrics",
     "reset_max_memory_allocated",
     "reset_peak_memory_stats",
     "seed",
@@ -230,6 +234,15 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 def is_bf16_supported(including_emulation: bool = True) -> bool:
     """True."""
     return True
+
+
+def get_dynamo_metrics() -> dict[str, Any]:
+    """Empty: there is no compiler here, so ``torch.compile`` has compiled no graph for the device."""
+    return {}
+
+
+def reset_dynamo_metrics() -> None:
+    """Does nothing, see :func:`get_dynamo_metrics`."""
 
 
 def _sleep(cycles: int) -> None:

@@ -41,6 +41,8 @@ def visible_cores(cores: int) -> int:
 def describe() -> tuple[int, int, str, dict[str, float]]:
     """Visible devices, HBM bytes of one, the name that messages use, and the rates of a core's roofline: what the
     native core asks for."""
+    from neuron_dist import _C
+    from neuron_dist.device import variables
     from neuron_dist.simulation import session
     from neuron_dist.simulation.roofline import Roofline
 
@@ -51,6 +53,8 @@ def describe() -> tuple[int, int, str, dict[str, float]]:
             f"{cluster}: {devices} visible cores, but torch numbers at most 127 devices in a process; "
             "set NEURON_RT_NUM_CORES or NEURON_RT_VISIBLE_CORES"
         )
+    variables.report()
+    _C._set_blocking(os.environ.get("NEURON_LAUNCH_BLOCKING") == "1")
     session.start()
     return devices, cluster.hbm_bytes_per_core, str(cluster), Roofline.of(cluster).rates()
 

@@ -8,6 +8,7 @@ import torch
 
 from neuron_dist import _C, device
 from neuron_dist.device import _cluster, _torch_fixes, memory, random
+from neuron_dist.neuronx import metadata
 
 __all__ = ["register"]
 
@@ -29,3 +30,4 @@ def register() -> None:
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
     _torch_fixes.apply()
+    metadata.install()

@@ -10,15 +10,25 @@ from collections import OrderedDict
 from typing import Any
 
 from neuron_dist import _C
+from neuron_dist.device.memory_history import (
+    _dump_snapshot,
+    _record_memory_history,
+    _snapshot,
+)
 
 __all__ = [
+    "_dump_snapshot",
+    "_record_memory_history",
+    "_snapshot",
     "empty_cache",
+    "fragmentation",
     "get_per_process_memory_fraction",
     "max_memory_allocated",
     "max_memory_reserved",
     "mem_get_info",
     "memory_allocated",
     "memory_reserved",
+    "memory_snapshot",
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
@@ -109,6 +119,21 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
     return _C._memory_info(_at(device))
 
 
+def memory_snapshot(device: Any = None) -> list[dict[str, Any]]:
+    """The segments of all devices of this process, with their blocks."""
+    return _C._memory_snapshot()["segments"]
+
+
+def fragmentation(device: Any = None) -> float:
+    """How scattered the cache's free memory is: 0 when it is one block (or none), near 1 when it is crumbs.
+
+    It is 1 - (largest free block) / (all free blocks); a request above the largest needs new memory, however much
+    is free in all.
+    """
+    largest, free = _C._free_blocks(_at(device))
+    return 1 - largest / free if free else 0.0
+
+
 _fractions: dict[int, float] = {}
 
 
@@ -175,4 +200,7 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
                 f"| {label:<24}| {cells[0]:>11} | {cells[1]:>11} | {cells[2]:>10} | {cells[3]:>9} |"
             )
     out.append(line)
+    largest, free = _C._free_blocks(at)
+    text = f"Free in the cache: {_size(free)}, largest block {_size(largest)}, fragmentation {fragmentation(at):.0%}"
+    out += ["|" + text.center(77) + "|", line]
     return "\n".join(out)

@@ -40,19 +40,19 @@ def set_rng_state(new_state: torch.Tensor, device: Any = "neuron") -> None:
     _generator(device).set_state(new_state.to("cpu", copy=True))
 
 
-def _own_devices() -> list[int]:
-    # With a process group only one index is this process's; the list then has one entry.
+def own_devices() -> list[int]:
+    """Indices that this process may use: with a process group one, its local rank."""
     return [_C._current_device()] if _C._is_bound() else list(range(_C._device_count()))
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
     """The states of all devices that this process may use."""
-    return [get_rng_state(i) for i in _own_devices()]
+    return [get_rng_state(i) for i in own_devices()]
 
 
 def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
     """Sets what :func:`get_rng_state_all` returned."""
-    for i, state in zip(_own_devices(), new_states, strict=True):
+    for i, state in zip(own_devices(), new_states, strict=True):
         set_rng_state(state, i)
 
 

@@ -1,5 +1,7 @@
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -106,3 +108,49 @@ def test_checkpointing_keeps_dropout(use_reentrant):
         run(y).sum().backward()
         grads.append(y.grad)
     assert grads[0].equal(grads[1])
+
+
+def test_a_model_gets_the_cpus_weights():
+    """Draw after draw, as long as each takes one word of the CPU's generator a value."""
+
+    def make(device):
+        torch.manual_seed(11)
+        with torch.device(device):
+            model = nn.Sequential(nn.Linear(32, 64), nn.Conv2d(16, 8, 3), nn.Embedding(24, 16))
+            return [*model.parameters(), torch.rand(5, 4), torch.randn(64, dtype=torch.bfloat16)]
+
+    for mine, cpus in zip(make(D), make("cpu"), strict=True):
+        assert mine.cpu().equal(cpus)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["rand", "randn"]), st.integers(1, 40)), max_size=8),
+    st.integers(0, 2**64 - 1),
+)
+@settings(max_examples=30, deadline=None)
+def test_pieces_are_those_of_the_whole(draws, seed):
+    """A tensor drawn at its own offset is what the whole would have there; marks and jumps do not matter."""
+    generator = torch.Generator(D).manual_seed(seed)
+    whole, offset = [], 0
+    for name, sixteens in draws:
+        whole.append(
+            (name, offset, getattr(torch, name)(16 * sixteens, generator=generator, device=D))
+        )
+        offset += 16 * sixteens
+    other = torch.Generator(D).manual_seed(seed)
+    for name, start, values in reversed(whole):
+        half = values.numel() // 32 * 16
+        if half:
+            other.set_offset(start + half)
+            again = getattr(torch, name)(values.numel() - half, generator=other, device=D)
+            assert again.equal(values[half:])
+
+
+def test_far_offsets():
+    generator = torch.Generator(D).manual_seed(1)
+    seen = []
+    for offset in (5 << 20, 0, 1 << 40, 9 << 20, 5 << 20, 1 << 40):
+        generator.set_offset(offset)
+        seen.append(torch.rand(16, generator=generator, device=D))
+    assert seen[0].equal(seen[4]) and seen[2].equal(seen[5])
+    assert not seen[0].equal(seen[3]) and not seen[0].equal(seen[2])

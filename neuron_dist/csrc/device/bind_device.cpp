@@ -8,6 +8,7 @@
 #include "device/generator.h"
 #include "device/guard.h"
 #include "device/heap.h"
+#include "device/profiler.h"
 #include "device/redispatch.h"
 #include "device/runtime.h"
 
@@ -73,6 +74,7 @@ void bind_device(py::module_& m) {
   install_allocators();
   install_guard_and_hooks();
   register_redispatch();
+  m.attr("_has_profiler") = register_profiler();
 
   // Called with no arguments, once: (visible cores, HBM bytes of a core, name, its roofline's rates by name).
   m.def("_set_cluster_provider", [](py::function provider) {
@@ -125,6 +127,8 @@ void bind_device(py::module_& m) {
   });
   m.def("_set_capacity_for_testing", &Heap::set_capacity_override);
   m.def("_check_heap", [](int device) { heap_of(device).check(); });
+  m.def("_executed_operators", &executed);
+  m.def("_clear_executed_operators", &clear_executed);
   m.def("_seed_all", &seed_all);
   m.def("_default_generator", [](int device) {
     at::Generator generator = default_generator(static_cast<c10::DeviceIndex>(device));

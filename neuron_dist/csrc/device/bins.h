@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "device/memory_history.h"
+
 namespace neuron {
 
 struct Segment;
@@ -16,11 +18,24 @@ struct Block {
   size_t requested = 0;
   bool used = false;
   uint16_t owner = 0; // name of what it was allocated for
+  Context context; // where, if memory history is kept
   Segment* segment = nullptr;
   Block* prev = nullptr; // neighbours in the segment, by address
   Block* next = nullptr;
   Block* bin_prev = nullptr; // list of the bin, when free
   Block* bin_next = nullptr;
+};
+
+// What was taken from the capacity at once.
+struct Segment {
+  char* ptr = nullptr;
+  size_t size = 0;
+  bool small = false;
+  size_t used_blocks = 0;
+  Block* first = nullptr;
+  Context context;
+  Segment* prev = nullptr;
+  Segment* next = nullptr;
 };
 
 // Free blocks by size: eight bins a power of two, newest first, and a bitmap of the bins in use.

@@ -14,6 +14,8 @@ namespace neuron {
 namespace {
 
 constexpr size_t kStateBytes = 16;
+constexpr uint64_t kMarkWords = uint64_t{1} << 22; // 10 ms from any mark to the next
+constexpr uint64_t kStreamWords = uint64_t{1} << 32; // so far one goes along the stream; then all streams are hashed
 
 std::array<at::Generator, kMaxDevices> generators;
 std::array<std::atomic<bool>, kMaxDevices> made{};
@@ -84,6 +86,36 @@ c10::intrusive_ptr<c10::TensorImpl> NeuronGenerator::get_state() const {
 // At offset 0 it is the seed itself: the first draw after manual_seed equals the CPU's.
 uint64_t NeuronGenerator::operator_seed() const {
   return offset_ == 0 ? seed_ : mix(seed_ ^ mix(offset_));
+}
+
+void NeuronGenerator::prepare(at::CPUGeneratorImpl& cpu, bool one_word_a_value) {
+  if (!one_word_a_value || offset_ == 0 || offset_ >= kStreamWords) {
+    cpu.set_current_seed(operator_seed());
+    return;
+  }
+  cpu.set_current_seed(seed_); // also forgets normal samples that were left over
+  cpu.set_engine(engine_at_offset());
+}
+
+const at::mt19937& NeuronGenerator::engine_at_offset() {
+  if (marks_.empty() || marks_seed_ != seed_) {
+    engine_ = at::mt19937(seed_);
+    engine_at_ = 0;
+    marks_.assign(1, engine_);
+    marks_seed_ = seed_;
+  }
+  const uint64_t mark = std::min<uint64_t>(offset_ / kMarkWords, marks_.size() - 1);
+  if (engine_at_ > offset_ || engine_at_ < mark * kMarkWords) {
+    engine_ = marks_[mark];
+    engine_at_ = mark * kMarkWords;
+  }
+  while (engine_at_ < offset_) {
+    engine_();
+    if (++engine_at_ == marks_.size() * kMarkWords) {
+      marks_.push_back(engine_);
+    }
+  }
+  return engine_;
 }
 
 void NeuronGenerator::advance(uint64_t values) {

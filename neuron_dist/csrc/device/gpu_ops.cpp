@@ -239,7 +239,28 @@ Tensor sync_backward_elemt(
   return g.to(input.scalar_type());
 }
 
+// --- what torch._convolution asks of devices that it does not know
+
+Tensor convolution(
+    const Tensor& input, const Tensor& weight, const OptTensor& bias, at::IntArrayRef stride,
+    at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
+    int64_t groups) {
+  return at::convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups);
+}
+
+std::tuple<Tensor, Tensor, Tensor> convolution_backward(
+    const Tensor& grad, const Tensor& input, const Tensor& weight, at::IntArrayRef stride,
+    at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
+    int64_t groups, std::array<bool, 3> wanted) {
+  const auto channels = transposed ? weight.size(1) * groups : weight.size(0);
+  return at::convolution_backward(
+      grad, input, weight, at::IntArrayRef(channels), stride, padding, dilation, transposed, output_padding, groups,
+      wanted);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("convolution_overrideable", TORCH_FN(convolution));
+  m.impl("convolution_backward_overrideable", TORCH_FN(convolution_backward));
   m.impl("_thnn_fused_lstm_cell", TORCH_FN(lstm_cell));
   m.impl("_thnn_fused_lstm_cell_backward_impl", TORCH_FN(lstm_cell_backward));
   m.impl("_thnn_fused_gru_cell", TORCH_FN(gru_cell));

@@ -11,19 +11,8 @@
 
 namespace neuron {
 
-struct Segment {
-  char* ptr = nullptr;
-  size_t size = 0;
-  bool small = false;
-  size_t used_blocks = 0;
-  Block* first = nullptr;
-  Segment* prev = nullptr;
-  Segment* next = nullptr;
-};
-
 namespace {
 
-using c10::CachingAllocator::format_size;
 using c10::CachingAllocator::Stat;
 using c10::CachingAllocator::StatType;
 
@@ -74,6 +63,25 @@ bool is_split(const Block* block) {
 }
 
 } // namespace
+
+// Holds the lock, and the stack that goes with what is recorded under it.
+class Heap::Request {
+ public:
+  Request(Heap& heap, ContextLevel level)
+      : heap_(heap), context_(MemoryHistory::context_for(level)), lock_(heap.mutex_) {
+    heap_.context_ = std::move(context_);
+  }
+  ~Request() {
+    heap_.context_ = nullptr;
+  }
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+
+ private:
+  Heap& heap_;
+  Context context_; // taken before the lock: it needs Python's
+  const std::lock_guard<std::mutex> lock_;
+};
 
 Heap::Heap(int device) : device_(device), arena_(Arena::get(device)) {
   small_.stat_type = static_cast<size_t>(StatType::SMALL_POOL);
@@ -171,7 +179,7 @@ Block* Heap::new_segment(Pool& pool, bool small, size_t rounded) {
   if (ptr == nullptr) {
     return nullptr;
   }
-  auto* segment = new Segment{ptr, size, small, 0, nullptr, nullptr, segments_};
+  auto* segment = new Segment{ptr, size, small, 0, nullptr, context_, nullptr, segments_};
   if (segments_ != nullptr) {
     segments_->prev = segment;
   }
@@ -184,6 +192,7 @@ Block* Heap::new_segment(Pool& pool, bool small, size_t rounded) {
   increase(stats_.segment, pool.stat_type, 1);
   increase(stats_.reserved_bytes, pool.stat_type, size);
   ++stats_.num_device_alloc;
+  record(MemoryAction::kSegmentAlloc, allocating_for, ptr, size);
   return block;
 }
 
@@ -240,7 +249,7 @@ Heap* Heap::holding(const void* ptr) {
 void* Heap::allocate(size_t bytes) {
   const size_t rounded = round_size(bytes);
   cluster(); // loads it, if need be, before the lock: that takes Python's own lock
-  std::lock_guard<std::mutex> lock(mutex_);
+  const Request request(*this, ContextLevel::kState);
   Block* block = allocate_locked(bytes, rounded);
   used_.emplace(block->ptr, block);
   return block->ptr;
@@ -270,6 +279,8 @@ Block* Heap::allocate_locked(size_t bytes, size_t rounded) {
   const auto live = static_cast<size_t>(stats_.allocated_bytes[0].current);
   live_bytes_.store(live, std::memory_order_relaxed);
   block->owner = allocating_for;
+  block->context = context_;
+  record(MemoryAction::kAlloc, block->owner, block->ptr, block->size);
   account(block->owner, static_cast<int64_t>(block->size));
   if (live > step_peak_) {
     step_peak_ = live;
@@ -329,7 +340,7 @@ void Heap::free(void* ptr) {
   if (C10_UNLIKELY(Arena::in_bad_fork())) {
     return;
   }
-  std::lock_guard<std::mutex> lock(mutex_);
+  const Request request(*this, ContextLevel::kAll);
   const auto it = used_.find(ptr);
   TORCH_INTERNAL_ASSERT(it != used_.end(), "neuron: freed memory that is not allocated");
   Block* block = it->second;
@@ -348,6 +359,9 @@ void Heap::free_locked(Block* block) {
     note_peak();
   }
   account(block->owner, -static_cast<int64_t>(block->size));
+  record(MemoryAction::kFreeRequested, block->owner, block->ptr, block->size);
+  record(MemoryAction::kFreeCompleted, block->owner, block->ptr, block->size); // no stream is behind the host
+  block->context = nullptr;
   Pool& pool = block->segment->small ? small_ : large_;
   decrease(stats_.allocation, pool.stat_type, 1);
   decrease(stats_.active, pool.stat_type, 1);
@@ -392,6 +406,7 @@ void Heap::release_cached() {
       Pool& pool = segment->small ? small_ : large_;
       Block* block = segment->first;
       pool.bins.remove(block);
+      record(MemoryAction::kSegmentFree, 0, segment->ptr, segment->size);
       arena_.punch(arena_.offset(segment->ptr), segment->size);
       give_address(segment->ptr, segment->size);
       decrease(stats_.segment, pool.stat_type, 1);
@@ -412,23 +427,8 @@ void Heap::empty_cache() {
   if (Arena::in_bad_fork()) {
     return;
   }
-  std::lock_guard<std::mutex> lock(mutex_);
+  const Request request(*this, ContextLevel::kAlloc);
   release_cached();
-}
-
-void Heap::throw_out_of_memory(size_t bytes, size_t rounded) {
-  const size_t most = limit();
-  const auto reserved = static_cast<size_t>(stats_.reserved_bytes[0].current);
-  const auto allocated = static_cast<size_t>(stats_.allocated_bytes[0].current);
-  const std::string share =
-      fraction_ < 1.0 ? c10::str(" (", fraction_ * 100, "% of the core's HBM)") : std::string();
-  TORCH_CHECK_WITH(
-      OutOfMemoryError, false, "neuron:", device_, " out of memory. Tried to allocate ",
-      format_size(bytes), rounded != bytes ? " (" + format_size(rounded) + " rounded)" : "",
-      ". One core of ", cluster().name, " has ", format_size(most), share, ", of which ",
-      format_size(most - std::min(most, reserved)), " is free; ", format_size(allocated),
-      " is allocated by tensors and ", format_size(reserved - allocated),
-      " is reserved but unallocated (fragmented).");
 }
 
 c10::CachingDeviceAllocator::DeviceStats Heap::stats() const {

@@ -14,6 +14,7 @@
 #include <c10/util/flat_hash_map.h>
 
 #include "device/bins.h"
+#include "device/memory_history.h"
 #include "simulation/names.h"
 
 namespace neuron {
@@ -26,6 +27,7 @@ inline thread_local Name allocating_for = 0;
 class AllocatingFor {
  public:
   explicit AllocatingFor(Name name) : before_(allocating_for) {
+    note_executed(name);
     allocating_for = name;
   }
   ~AllocatingFor() {
@@ -75,6 +77,11 @@ class Heap {
     std::vector<std::pair<Name, uint64_t>> holders;
   };
   Peak take_step_peak();
+  // Segments and blocks as they are, and the history, which gets an event for it.
+  std::pair<std::vector<SegmentState>, std::vector<MemoryEvent>> snapshot();
+  void clear_history();
+  // Bytes of the largest free block of the cache, and of all.
+  std::pair<size_t, size_t> free_blocks() const;
   // For tests: replaces the cluster's HBM (0: the cluster's again).
   static void set_capacity_override(size_t bytes);
   // Walks every list and throws if one invariant does not hold. For tests.
@@ -84,6 +91,8 @@ class Heap {
 
  private:
   explicit Heap(int device);
+  class Request;
+  void record(MemoryAction action, Name owner, const void* at, size_t bytes);
   struct Pool {
     Bins bins;
     size_t stat_type;
@@ -99,6 +108,8 @@ class Heap {
   size_t limit() const;
   char* take_address(size_t bytes);
   void give_address(char* ptr, size_t bytes);
+  std::pair<size_t, size_t> free_blocks_locked() const;
+  std::string largest_allocations() const;
   [[noreturn]] void throw_out_of_memory(size_t bytes, size_t rounded);
 
   const int device_;
@@ -112,6 +123,8 @@ class Heap {
   c10::CachingDeviceAllocator::DeviceStats stats_;
   int64_t tensor_frees_ = 0;
   double fraction_ = 1.0;
+  MemoryHistory history_;
+  Context context_; // of the request under way
   std::atomic<size_t> live_bytes_{0};
   // Who holds what, and who did at the peak of the step.
   std::vector<uint64_t> held_; // by name

@@ -146,6 +146,18 @@ std::tuple<Tensor, Tensor> native_dropout(
   return {std::move(output), std::move(mask)};
 }
 
+// Whether `tensor.data = other` may make one the other. torch's own answer knows of CUDA that its dense tensors are
+// laid out as the CPU's, and not of us; with it, module.to() keeps its Parameters: optimizers that have them already
+// go on, and tied weights stay tied.
+bool may_become(const Tensor& tensor, const Tensor& other) {
+  const auto dense = [](const Tensor& t) {
+    return t.layout() == at::kStrided && (t.device().is_cpu() || t.device().type() == kNeuron) &&
+        !t.key_set().has(c10::DispatchKey::Python);
+  };
+  return (dense(tensor) && dense(other)) ||
+      tensor.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(other.key_set());
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", TORCH_FN(empty_memory_format));
   m.impl("empty_strided", TORCH_FN(empty_strided));
@@ -162,6 +174,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
   m.impl("record_stream", TORCH_FN(record_stream));
   m.impl("native_dropout", TORCH_FN(native_dropout));
+  m.impl("_has_compatible_shallow_copy_type", TORCH_FN(may_become));
 }
 
 TORCH_LIBRARY_IMPL(aten, QuantizedPrivateUse1, m) {

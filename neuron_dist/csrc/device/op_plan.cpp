@@ -129,6 +129,8 @@ OpPlan::OpPlan(const c10::OperatorHandle& op) {
     cpu_result[1] = true; // batch sizes
   }
   draws = generator < 0 && op.hasTag(at::Tag::nondeterministic_seeded);
+  fill = name == "aten::uniform_"sv ? Fill::kUniform : name == "aten::normal_"sv ? Fill::kNormal : Fill::kNone;
+  widens_integers = name == "aten::histc"sv;
   takes_cpu = contains(kTakesCpu, name);
   asks_for_grad = contains(kAsksForGrad, name);
 }

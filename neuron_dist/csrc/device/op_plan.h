@@ -21,6 +21,8 @@ struct OpPlan {
   std::vector<bool> cpu_result; // by result: it stays on the CPU, as with CUDA
   int generator = -1; // index of the Generator? argument
   bool draws = false; // random, with no generator argument
+  enum class Fill : uint8_t { kNone, kUniform, kNormal } fill = Fill::kNone; // of its first argument
+  bool widens_integers = false; // GPUs have it for integers, the CPU does not: runs in double and is narrowed
   bool takes_cpu = false; // CPU tensors are welcome beside neuron tensors
   int cpu_argument = -1; // index of the one argument that is a tensor on the CPU, as with CUDA
   bool asks_for_grad = false; // the kernel looks at requires_grad of its arguments

@@ -74,6 +74,8 @@ class Call {
       run_with_generator();
     } else if (plan_.draws) {
       run_with_default_generator();
+    } else if (C10_UNLIKELY(plan_.widens_integers) && at::isIntegralType(argument(0).toTensor().scalar_type(), false)) {
+      run_in_double();
     } else {
       run_kernel();
     }
@@ -193,6 +195,14 @@ class Call {
     op_.redispatchBoxed(cpu_keys_, &stack_);
   }
 
+  void run_in_double() {
+    AllocateOnDevice allocate(device_.index());
+    const auto dtype = argument(0).toTensor().scalar_type();
+    argument(0) = argument(0).toTensor().to(at::kDouble);
+    run_kernel();
+    stack_.back() = stack_.back().toTensor().to(dtype);
+  }
+
   void run_with_generator() {
     IValue& value = argument(static_cast<size_t>(plan_.generator));
     at::Generator generator;
@@ -208,10 +218,22 @@ class Call {
     auto* state = generator.get<NeuronGenerator>();
     std::lock_guard<std::mutex> lock(generator.mutex());
     thread_local at::Generator cpu = at::detail::createCPUGenerator();
-    cpu.set_current_seed(state->operator_seed());
+    state->prepare(*cpu.get<at::CPUGeneratorImpl>(), one_word_a_value());
     value = cpu;
     run_kernel();
     state->advance(values_drawn());
+  }
+
+  // Whether the CPU's kernel draws exactly one 32-bit word for each value. Its vectorized normal_ draws sixteen more
+  // for a rest that is shorter, its scalar one takes pairs of doubles.
+  bool one_word_a_value() const {
+    if (plan_.fill == OpPlan::Fill::kNone || substitutes_.empty()) {
+      return false;
+    }
+    const Tensor& t = substitutes_[0].alias;
+    const auto dtype = t.scalar_type();
+    const bool narrow = dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16;
+    return narrow && (plan_.fill == OpPlan::Fill::kUniform || (t.numel() % 16 == 0 && t.is_contiguous()));
   }
 
   // The kernel draws from the CPU's default generator; it is put back as it was.

@@ -7,6 +7,7 @@
 #include "bindings.h"
 #include "distributed/process_group.h"
 #include "simulation/clock.h"
+#include "simulation/activities.h"
 #include "simulation/hook.h"
 
 namespace py = pybind11;
@@ -22,6 +23,7 @@ void start_services(Peers& peers, Engine& engine, const py::object& stack_provid
   started = getpid();
   engine.add_hook(std::make_unique<FlightRecorder>(peers.block().flight, 0));
   engine.add_hook(std::make_unique<SimulationHook>(1));
+  engine.add_hook(std::make_unique<ActivityHook>(2));
   {
     auto& clock = SimulatedClock::get();
     const auto held = clock.lock();

@@ -68,6 +68,7 @@ Rates rates_from(const py::dict& given) {
 
 void bind_simulation(py::module_& m) {
   m.def("_set_simulation", [](bool enabled) { SimulatedClock::get().set_enabled(enabled); });
+  m.def("_set_blocking", [](bool blocking) { SimulatedClock::get().set_blocking(blocking); });
   m.def("_simulation", [] { return SimulatedClock::get().enabled(); });
   m.def("_set_rates", [](const py::dict& rates) { SimulatedClock::get().set_rates(rates_from(rates)); });
   m.def("_host_ns", [] { return SimulatedClock::host_ns(); });

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "arena.h"
+#include "simulation/activities.h"
 #include "simulation/hook.h"
 
 namespace neuron {
@@ -116,6 +117,21 @@ void SimulatedClock::charge(
   const int64_t start = std::max(time.load(std::memory_order_relaxed), host_time_ns);
   const int64_t end = start + duration;
   time.store(end, std::memory_order_relaxed);
+  if (C10_UNLIKELY(Activities::get().recording())) {
+    Activity activity;
+    activity.kind = moves == Moves::kToDevice ? Activity::kCopyToDevice
+        : moves == Moves::kFromDevice         ? Activity::kCopyFromDevice
+                                              : Activity::kKernel;
+    activity.name = name;
+    activity.device = stream.device_index();
+    activity.stream = trace_stream(stream);
+    activity.start_ns = start;
+    activity.end_ns = end;
+    activity.flops = flops;
+    activity.bytes = bytes;
+    activity.correlation = Activities::correlation();
+    Activities::get().add(activity);
+  }
   ledger_.computed(trace_stream(stream), start, end, flops);
   if (C10_UNLIKELY(trace_ != nullptr)) {
     Record record;
@@ -130,6 +146,10 @@ void SimulatedClock::charge(
     record.b = bytes;
     record.allocated = allocated;
     trace_->add(record);
+  }
+  if (C10_UNLIKELY(blocking_.load(std::memory_order_relaxed))) {
+    host_time_ns = end;
+    trace_host_wait(trace_.get(), 0, trace_stream(stream), 0);
   }
 }
 

@@ -44,6 +44,10 @@ class SimulatedClock {
   bool enabled() const {
     return enabled_.load(std::memory_order_relaxed);
   }
+  // On, the host waits for each operator, as NEURON_LAUNCH_BLOCKING=1 asks.
+  void set_blocking(bool blocking) {
+    blocking_.store(blocking);
+  }
   void set_rates(const Rates& rates) {
     rates_ = rates;
   }
@@ -106,6 +110,7 @@ class SimulatedClock {
   void raise(std::atomic<int64_t>& time, int64_t to);
 
   std::atomic<bool> enabled_{true};
+  std::atomic<bool> blocking_{false};
   Rates rates_;
   std::mutex mutex_; // the ledger, the trace, and the order of charges on a stream
   Ledger ledger_;

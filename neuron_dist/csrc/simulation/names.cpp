@@ -47,6 +47,24 @@ std::string text_of(Name name) {
   return name < t.texts.size() ? t.texts[name] : t.texts[0];
 }
 
+std::vector<std::string> executed() {
+  Table& t = table();
+  std::lock_guard<std::mutex> lock(t.mutex);
+  std::vector<std::string> names;
+  for (size_t i = 1; i < t.texts.size(); ++i) {
+    if (executed_names[i].load(std::memory_order_relaxed)) {
+      names.push_back(t.texts[i]);
+    }
+  }
+  return names;
+}
+
+void clear_executed() {
+  for (auto& name : executed_names) {
+    name.store(false, std::memory_order_relaxed);
+  }
+}
+
 void tell_names(std::function<void(Name, const std::string&)> told) {
   Table& t = table();
   std::lock_guard<std::mutex> lock(t.mutex);
