@@ -60,7 +60,7 @@ $(VENV)/.torch: $(VENV)/.venv
 
 # 3. the package in place, with what it needs to train and to be tested; builds the native core
 $(VENV)/.package: $(VENV)/.torch pyproject.toml
-	$(PIP) --no-build-isolation -e '.[titan,dev]'
+	$(PIP) --no-build-isolation -e '.[titan,dev,ecosystem]'
 	@touch $@ $(VENV)/.native
 
 # 4. the native core again where its sources have changed since
