@@ -9,3 +9,4 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("NEURON_DIST_SUMMARY", "off")  # the test process trains, too

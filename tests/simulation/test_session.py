@@ -25,7 +25,7 @@ TRAINS = """
 def run(program, **env):
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
-        env={**os.environ, **env},
+        env={**os.environ, "NEURON_DIST_SUMMARY": "on", **env},
         capture_output=True,
         text=True,
         timeout=60,
