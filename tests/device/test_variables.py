@@ -36,6 +36,7 @@ ELSEWHERE = {
     "NEURON_DIST_ALGORITHM": "distributed",
     "NEURON_DIST_FIDELITY": "fidelity",
     "NEURON_DIST_FIDELITY_RELEASE": "fidelity",
+    "NEURON_DIST_SUMMARY": "simulation",
     "NEURON_DIST_TRACE": "simulation",
     "NEURON_DIST_TRACE_MIB": "simulation",
 }
