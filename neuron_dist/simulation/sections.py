@@ -64,11 +64,20 @@ def steps(analysis: Analysis) -> Table:
         longest = sorted(runs, key=lambda r: -figures.steps[r[0]].step_ns)[: MOST_STEPS - 2]
         shown = sorted({r[0]: r for r in (runs[0], runs[-1], *longest)}.values())
     rows = [
-        (step_name(first) if first < 0 else str(first) if first == last else f"{first} to {last}", *row)
+        (
+            step_name(first)
+            if first < 0
+            else str(first)
+            if first == last
+            else f"{first} to {last}",
+            *row,
+        )
         for first, last, row in shown
     ]
     head = ("step", *SPLIT, "skew of ends", "last rank", "HBM peak")
-    hidden = sum(last - first + 1 for first, last, _ in runs) - sum(last - first + 1 for first, last, _ in shown)
+    hidden = sum(last - first + 1 for first, last, _ in runs) - sum(
+        last - first + 1 for first, last, _ in shown
+    )
     left = f"{hidden} of {len(figures.steps)} steps are not shown: the longest are."
     return Table(head, rows, left=left if hidden else "")
 

@@ -30,7 +30,7 @@ from neuron_dist import _C
 if TYPE_CHECKING:
     from collectives.topology import Cluster
 
-__all__ = ["end_step", "join", "start", "steps_end_here", "summary"]
+__all__ = ["end_step", "join", "start", "steps_end_here", "summary", "trace_to"]
 
 _DEFAULT_MIB = 1024
 _RUN_KEY = "neuron_dist/run"
@@ -67,14 +67,22 @@ def start() -> None:
     register_optimizer_step_pre_hook(_name_owners)
     register_optimizer_step_post_hook(_after_step)
     if folder := os.environ.get("NEURON_DIST_TRACE"):
-        # Ranks that torchrun started know their number now; others learn it from their process group.
-        known = "RANK" in os.environ and "WORLD_SIZE" in os.environ
-        _state.rank = int(os.environ["RANK"]) if known else 0
-        _state.world_size = int(os.environ["WORLD_SIZE"]) if known else 1
-        _start_trace(
-            Path(folder), None if known else f"pid_{os.getpid()}.trace", _run_by_environment()
-        )
+        trace_to(Path(folder))
     atexit.register(_finish)
+
+
+def trace_to(folder: Path) -> None:
+    """Writes this rank's trace into ``folder`` from here on, unless one is being written; to be called before the
+    first process group is made."""
+    start()
+    if _state.trace is not None or not _C._simulation():
+        return
+    # Ranks that torchrun started know their number now; others learn it from their process group.
+    known = "RANK" in os.environ and "WORLD_SIZE" in os.environ
+    _state.rank = int(os.environ["RANK"]) if known else 0
+    _state.world_size = int(os.environ["WORLD_SIZE"]) if known else 1
+    name = None if known else f"pid_{os.getpid()}.trace"
+    _start_trace(folder, name, _run_by_environment())
 
 
 def join(ranks: Sequence[int], group_rank: int, store: Any) -> None:

@@ -75,7 +75,7 @@ def ten_lines(figures: RunFigures) -> str:
 
 def slowest(figures: RunFigures) -> tuple[Traffic, int, int] | None:
     """The op, algorithm and group that take longest: (one row of it, its time in ns, its calls) over all the traffic,
-    all roots together; None where there was none."""
+    all roots together; None where there was none that took time."""
     sums: dict[tuple, tuple[int, int]] = {}
     rows: dict[tuple, Traffic] = {}
     for row in figures.traffic:
@@ -83,7 +83,7 @@ def slowest(figures: RunFigures) -> tuple[Traffic, int, int] | None:
         time_ns, count = sums.get(key, (0, 0))
         sums[key] = (time_ns + row.time_ns, count + row.count)
         rows[key] = row
-    if not sums:
+    if not any(time_ns for time_ns, _ in sums.values()):  # of groups of one rank nothing
         return None
     key = max(sums, key=lambda k: sums[k][0])
     return rows[key], *sums[key]

@@ -37,11 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = parse_args(sys.argv[1:] if argv is None else argv)
         _need_device(options.device)
-        recipe = recipes.load(options.recipe, options.set)
-        _simulate(recipe.own.cluster)
-        if recipe.own.trace:
-            folder = Path(recipe.dump_folder) / recipe.own.trace
-            os.environ.setdefault("NEURON_DIST_TRACE", str(folder))
+        _simulate(recipes.load(options.recipe, options.set).own.cluster)
         ranks = int(os.environ.get("WORLD_SIZE", "1"))
         plan = check(
             options.recipe,
@@ -105,6 +101,8 @@ def train(plan: Plan) -> None:
         os.environ.setdefault(name, value)
     shims.after_import(plan.device, plan.backend, plan.cluster)
     init_logger()
+    if plan.recipe.own.trace and plan.device == "neuron":
+        session.trace_to(Path(config.dump_folder) / plan.recipe.own.trace)
     logs = Path(config.dump_folder) / "logs"
     log_to(logs, _rank(), layout.metrics_rank)
     sl.init_structured_logger(

@@ -104,4 +104,4 @@ def test_the_device_is_one_of_the_cluster(tmp_path: Path) -> None:
     )
     assert run.status == 0, run.output
     assert "with 16.00GiB memory" in run.output
-    assert "Peak FLOPS used for computing MFU: 9.000e+13" in run.output
+    assert "Peak FLOPS used for computing MFU: 9.200e+13" in run.output
