@@ -310,6 +310,8 @@ def check(kind: str) -> dict[str, Any]:
         for module in model.modules():
             if isinstance(module, torch.nn.modules.dropout._DropoutNd):
                 module.p = 0.0
+            if isinstance(getattr(module, "drop_prob", None), float):  # stochastic depth
+                module.drop_prob = 0.0
         for inputs in inputs_for(model, config):
             on_device = copy.deepcopy(model)
             try:
