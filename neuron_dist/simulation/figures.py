@@ -15,6 +15,9 @@ from neuron_dist.simulation.roofline import Roofline
 
 __all__ = ["WHOLE_RUN", "RankStep", "RunFigures", "StepFigures", "Traffic", "mean", "step_name"]
 
+_ROUNDING_NS = 1e-3
+"""What a difference of means may leave of nothing."""
+
 WHOLE_RUN = -1
 """The number of the one step that stands for a run in which no step was marked."""
 
@@ -93,7 +96,8 @@ class StepFigures:
     def idle_ns(self) -> float:
         """Neither compute nor exposed communication, so that the parts add up to ``step_ns``: mostly waiting for other
         ranks. A little below 0 where ranks end their steps apart, in another order each time, and never wait."""
-        return self.step_ns - self.compute_ns - self.exposed_ns
+        idle_ns = self.step_ns - self.compute_ns - self.exposed_ns
+        return idle_ns if abs(idle_ns) > _ROUNDING_NS else 0.0
 
 
 @dataclass(frozen=True)
