@@ -12,9 +12,9 @@ import numpy as np
 
 from collectives.group import Group
 from collectives.planner import plan
-from collectives.topology import Cluster
+from collectives.topology import Cluster, topology_of
 
-__all__ = ["bytes_by_link"]
+__all__ = ["bytes_by_link", "first_link"]
 
 
 def bytes_by_link(
@@ -33,5 +33,11 @@ def bytes_by_link(
     of one algorithm gives their sum.
     """
     moved = plan(op, nbytes, ranks, cluster, root=root, algorithm=algorithm)
+    return np.roll(moved.price.bytes_by_link, first_link(ranks, cluster))
+
+
+def first_link(ranks: Sequence[int], cluster: Cluster) -> int:
+    """What to add to the numbers of a plan's links for those that ``ranks`` use: instances are alike, and their links
+    numbered one instance after the other."""
     first = int(Group(cluster, ranks).cores.min()) // cluster.cores_per_instance
-    return np.roll(moved.price.bytes_by_link, first * moved.group.topology.links_per_instance)
+    return first * topology_of(cluster).links_per_instance

@@ -23,8 +23,9 @@ def cluster_of(most_rank: int) -> Cluster:
     """The cluster of the environment with as many instances as ranks up to ``most_rank`` fill."""
     from collectives.topology import cluster_from_environment
 
-    per_instance = cluster_from_environment().cores_per_instance
-    return cluster_from_environment(instances=most_rank // per_instance + 1)
+    one = cluster_from_environment()
+    instances = most_rank // one.cores_per_instance + 1
+    return one if instances == 1 else cluster_from_environment(instances=instances)
 
 
 class Plans:

@@ -155,14 +155,10 @@ def fidelity_hook(world_size: int, claim: Claim | None = None) -> FidelityHook |
         return None
 
     def profile() -> Profile:
-        from collectives.topology import cluster_from_environment
+        from neuron_dist.distributed.plans import cluster_of
         from neuron_dist.fidelity.profile import Profile
 
-        cluster = cluster_from_environment()
-        instances = -(-world_size // cluster.cores_per_instance)
-        if instances > 1:
-            cluster = cluster_from_environment(instances=instances)
-        return Profile(mode, release, cluster)
+        return Profile(mode, release, cluster_of(world_size - 1))
 
     return FidelityHook(profile, world_size, claim or store_claim(_default_store))
 

@@ -12,18 +12,20 @@ from collectives.algorithms import algorithms_for, lookup
 from collectives.group import Group
 from collectives.planner import Plan, plan
 from collectives.topology import Cluster, ClusterError, load_cluster, topology_of
+from collectives.traffic import first_link
+from neuron_dist._C import rounded_up, size_class
 from neuron_dist.simulation.flows import Demand
 from neuron_dist.simulation.operations import Operation
 from neuron_dist.simulation.roofline import Roofline
 from neuron_dist.simulation.trace import RankTrace
 
-__all__ = ["Cost", "Prices", "recorded_cluster", "rounded_up", "same_cluster", "size_class"]
+__all__ = ["Cost", "Prices", "recorded_cluster", "same_cluster"]
 
 OWN_SIZES = ("all_to_all", "gather", "scatter")
 """Of which a rank knows its own sizes only."""
 
-LONGEST_NAME = 15
-"""Characters of an algorithm's name that the engine notes; longer ones are cut."""
+LONGEST_NAME = 31
+"""Characters of an algorithm's name that the engine notes (``OpInfo::algorithm``); longer ones are cut."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,12 +117,8 @@ class Prices:
         price, latency = planned.ready.pricer.price(nbytes), planned.ready.pricer.price(0).time_ns
         total_ns = _rounded(price.time_ns)
         latency_ns = min(_rounded(latency), total_ns)
-        # Plans are shared by groups of one shape, whose cores are moved to begin in the first instance; instances are
-        # alike, and their links numbered one instance after the other.
-        moved = int(Group(self.cluster, ranks).cores[0] - planned.group.cores[0])
-        shift = moved // self.cluster.cores_per_instance * self.topology.links_per_instance
         used = np.flatnonzero(price.bytes_by_link)
-        links, carried = used + shift, price.bytes_by_link[used]
+        links, carried = used + first_link(ranks, self.cluster), price.bytes_by_link[used]
         demand = None
         if total_ns > latency_ns and len(links):
             busy_ns = carried / self.topology.link_Bps[links] * 1e9
@@ -162,18 +160,6 @@ def _accounts(operation: Operation) -> tuple[int, ...]:
     first = sizes.get(operation.ranks[0], max(sizes.values(), default=0))
     others = sorted(set(sizes.values()) - {first}) if operation.op in OWN_SIZES else []
     return first, *others
-
-
-def size_class(nbytes: int) -> int:
-    """The size by which the engine chooses a schedule for ``nbytes`` bytes: an eighth of an octave (``plan.h``)."""
-    dropped = max(nbytes.bit_length() - 4, 0)
-    return nbytes >> dropped << dropped
-
-
-def rounded_up(nbytes: int) -> int:
-    """What uneven sizes are priced as: a sixteenth of their octave (``process_group.cpp``)."""
-    dropped = max(nbytes.bit_length() - 5, 0)
-    return (nbytes + (1 << dropped) - 1) >> dropped << dropped
 
 
 def _rounded(time_ns: float) -> int:

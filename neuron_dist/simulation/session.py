@@ -216,7 +216,8 @@ def summary() -> str:
     """The figures of this run, for its end: ten lines of what it would take on the simulated cluster; '' where
     nothing was simulated. To be called on one rank; a process that has called it prints nothing when it ends."""
     _state.summed_up = True
-    if not _C._simulation() or not any(ledger["steps"] for ledger in _C._figures()):
+    ledgers = _level_ledgers() if _C._simulation() else []
+    if not any(ledger["steps"] for ledger in ledgers):
         return ""
     from neuron_dist.distributed.plans import cluster_of
     from neuron_dist.simulation.ledger import figures_of
@@ -225,7 +226,7 @@ def summary() -> str:
     reporting = sys.modules.get("neuron_dist.fidelity.reporting")
     counts = reporting.counts() if reporting is not None else []
     figures = figures_of(
-        _level_ledgers(),
+        ledgers,
         cluster_of(_state.world_size - 1),
         reports=sum(count.count for count in counts),
         sites=len(counts),

@@ -7,6 +7,7 @@ import pytest
 
 from collectives import load_cluster, plan
 from collectives.topology import ClusterError
+from neuron_dist.simulation import prices
 from neuron_dist.simulation.replay import replay
 from neuron_dist.simulation.retime import write
 from neuron_dist.simulation.roofline import Roofline
@@ -89,7 +90,8 @@ def test_ranks_that_differ_in_size(tmp_path, uneven):
     assert outcome.alone_ns == online.price("all_to_all", priced, [0, 1])[0]
 
 
-def test_names_that_the_engine_cuts(tmp_path):
+def test_names_that_the_engine_cuts(tmp_path, monkeypatch):
+    monkeypatch.setattr(prices, "LONGEST_NAME", 15)  # so that names of our own are too long
     cluster = load_cluster(instances=2)
     online = Online(tmp_path, 128, [range(128)], cluster)
     for rank in range(128):

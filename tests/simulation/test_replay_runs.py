@@ -5,7 +5,6 @@ import pytest
 
 from collectives.topology import load_cluster
 from neuron_dist import _C
-from neuron_dist.simulation.prices import size_class
 from neuron_dist.simulation.replay import replay
 from neuron_dist.simulation.trace import Kind, read
 from neuron_dist.testing import run_ranks
@@ -81,5 +80,9 @@ def test_a_rank_that_was_killed(tmp_path):
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 15, 16, 17, 1000, 4097, 123456789, 1 << 40])
-def test_sizes_by_which_schedules_are_chosen(nbytes):
-    assert size_class(nbytes) == _C.size_class(nbytes)
+def test_sizes_by_which_schedules_are_chosen_and_priced(nbytes):
+    """An eighth of an octave, down; uneven sizes a sixteenth, up."""
+    eighth = 1 << max(nbytes.bit_length() - 4, 0)
+    sixteenth = 1 << max(nbytes.bit_length() - 5, 0)
+    assert _C.size_class(nbytes) == nbytes // eighth * eighth
+    assert _C.rounded_up(nbytes) == -(-nbytes // sixteenth) * sixteenth

@@ -142,6 +142,7 @@ void bind_distributed(py::module_& m) {
           "planner(op, bytes, root) -> int16 array [programs, length] of postfix programs over group ranks (-1 "
           "combines); plan.h says how they divide the tensor");
   m.def("size_class", &size_class, py::arg("bytes"), "The size that collectives of `bytes` are planned for.");
+  m.def("rounded_up", &rounded_up, py::arg("bytes"), "The size that uneven collectives of `bytes` are priced as.");
   m.def(
       "create_process_group", &create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"),
       py::arg("stack_provider"));

@@ -7,7 +7,12 @@ namespace neuron {
 using c10d::OpType;
 
 WorkPtr ProcessGroupNeuron::barrier(const c10d::BarrierOptions& opts) {
+  return barrier(opts, false);
+}
+
+WorkPtr ProcessGroupNeuron::barrier(const c10d::BarrierOptions& opts, bool watched) {
   Call call = begin(Op::kBarrier, OpType::BARRIER, "neuron:barrier", opts.timeout, opts.asyncOp);
+  call.watched = watched;
   submit(call, {}, {}, {}, 0);
   return finish(call);
 }
@@ -22,10 +27,7 @@ void ProcessGroupNeuron::monitoredBarrier(const c10d::BarrierOptions& opts, bool
       timeout.count(), " ms");
   c10d::BarrierOptions barrier_opts = opts;
   barrier_opts.asyncOp = false;
-  // Watched as what it is, and not as a barrier again.
-  const Watcher watcher = std::exchange(watcher_, nullptr);
-  auto work = barrier(barrier_opts);
-  watcher_ = watcher;
+  auto work = barrier(barrier_opts, true);
   try {
     work->wait();
   } catch (const c10::Error& e) {

@@ -30,4 +30,12 @@ inline int64_t size_class(int64_t bytes) {
   return bytes >> dropped << dropped;
 }
 
+// What sizes that vary from call to call are priced as (all_to_all with splits): rounded up to a sixteenth of their
+// octave, so that not every one has to be priced.
+inline int64_t rounded_up(int64_t bytes) {
+  const int width = std::bit_width(static_cast<uint64_t>(bytes));
+  const int dropped = width > 5 ? width - 5 : 0;
+  return (bytes + (int64_t{1} << dropped) - 1) >> dropped << dropped;
+}
+
 } // namespace neuron

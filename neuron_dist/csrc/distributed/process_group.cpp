@@ -1,7 +1,6 @@
 #include "distributed/process_group.h"
 
 #include <algorithm>
-#include <bit>
 #include <numeric>
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -213,18 +212,6 @@ const ProcessGroupNeuron::Price& ProcessGroupNeuron::price_of(Op op, int64_t byt
   return prices_[{op, bytes, root}] = pricer_(op, bytes, root);
 }
 
-namespace {
-
-// Sizes that vary from call to call, as of all_to_all with splits: rounded up to a sixteenth of their octave, so
-// that not every one has to be priced.
-int64_t rounded_up(int64_t bytes) {
-  const int width = std::bit_width(static_cast<uint64_t>(bytes));
-  const int dropped = width > 5 ? width - 5 : 0;
-  return (bytes + (int64_t{1} << dropped) - 1) >> dropped << dropped;
-}
-
-} // namespace
-
 void ProcessGroupNeuron::watch(const char* op, const OpInfo& info, uint32_t flags) {
   if (!watcher_) {
     return;
@@ -257,7 +244,7 @@ bool ProcessGroupNeuron::admit(Call& call, int64_t bytes) {
   info.cpu = call.staged;
   info.bytes = static_cast<uint64_t>(bytes);
   info.first_piece = true;
-  if (watcher_) {
+  if (!call.watched) {
     watch(
         op_name(info.op), info,
         call.flags | (info.cpu ? kCpu : 0U) | (info.uneven ? kUneven : 0U) | (coalescing_ ? kManaged : 0U));

@@ -168,6 +168,7 @@ class ProcessGroupNeuron : public c10d::Backend {
     bool staged = false;
     uint64_t sizes_hash = 0;
     uint32_t flags = 0; // CallFlags
+    bool watched = false; // already, as what it is a part of
   };
   Call begin(
       Op op, c10d::OpType type, const char* title, std::chrono::milliseconds timeout, bool async);
@@ -193,6 +194,7 @@ class ProcessGroupNeuron : public c10d::Backend {
       const c10d::AllgatherOptions& opts);
   void all_to_all_one(
       Call& call, c10::ArrayRef<at::Tensor> outputs, c10::ArrayRef<at::Tensor> inputs);
+  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts, bool watched);
   c10::intrusive_ptr<c10d::Work> receive(std::vector<at::Tensor>& tensors, int src, int tag);
   std::shared_ptr<const Plan> plan_for(Op op, int64_t bytes, int root);
   const Price& price_of(Op op, int64_t bytes, int root);

@@ -75,10 +75,6 @@ void bind_simulation(py::module_& m) {
   m.def("_device_ns", [](int device) {
     return SimulatedClock::get().time_of_device(checked_index(static_cast<c10::DeviceIndex>(device)));
   });
-  m.def("_stream_ns", [](int64_t stream, int device) {
-    const auto index = checked_index(static_cast<c10::DeviceIndex>(device));
-    return SimulatedClock::get().time_of(c10::Stream(c10::Stream::UNSAFE, c10::Device(kNeuron, index), stream));
-  });
 
   m.def(
       "_start_trace",

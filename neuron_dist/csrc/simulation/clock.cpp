@@ -41,16 +41,13 @@ void each_stream(c10::DeviceIndex device, F&& visit) {
   }
 }
 
-void trace_host_wait(Trace* trace, uint8_t flag, int32_t stream, uint64_t event) {
-  if (trace != nullptr) {
-    Record record;
-    record.kind = Kind::kHostWait;
-    record.flag = flag;
-    record.start_ns = host_time_ns;
-    record.stream = stream;
-    record.a = event;
-    trace->add(record);
-  }
+Record point(Kind kind, int32_t stream, int64_t ns, uint64_t event = 0) {
+  Record record;
+  record.kind = kind;
+  record.stream = stream;
+  record.start_ns = ns;
+  record.a = event;
+  return record;
 }
 
 } // namespace
@@ -149,7 +146,16 @@ void SimulatedClock::charge(
   }
   if (C10_UNLIKELY(blocking_.load(std::memory_order_relaxed))) {
     host_time_ns = end;
-    trace_host_wait(trace_.get(), 0, trace_stream(stream), 0);
+    if (trace_ != nullptr) {
+      trace_->add(point(Kind::kHostWait, trace_stream(stream), end));
+    }
+  }
+}
+
+void SimulatedClock::note(const Record& record) {
+  const auto held = lock();
+  if (trace_ != nullptr) {
+    trace_->add(record);
   }
 }
 
@@ -159,16 +165,8 @@ void SimulatedClock::record(EventTime& event, c10::Stream stream) {
   }
   event.id = next_event_.fetch_add(1, std::memory_order_relaxed);
   event.time_ns = time_of(stream);
-  if (C10_UNLIKELY(tracing_.load(std::memory_order_relaxed))) {
-    const auto held = lock();
-    if (trace_ != nullptr) {
-      Record record;
-      record.kind = Kind::kRecord;
-      record.start_ns = event.time_ns;
-      record.stream = trace_stream(stream);
-      record.a = event.id;
-      trace_->add(record);
-    }
+  if (C10_UNLIKELY(tracing())) {
+    note(point(Kind::kRecord, trace_stream(stream), event.time_ns, event.id));
   }
 }
 
@@ -178,16 +176,8 @@ void SimulatedClock::wait(c10::Stream stream, const EventTime& event) {
   }
   auto& time = slot(stream.device_index(), stream.id());
   raise(time, event.time_ns);
-  if (C10_UNLIKELY(tracing_.load(std::memory_order_relaxed))) {
-    const auto held = lock();
-    if (trace_ != nullptr) {
-      Record record;
-      record.kind = Kind::kWait;
-      record.start_ns = time.load();
-      record.stream = trace_stream(stream);
-      record.a = event.id;
-      trace_->add(record);
-    }
+  if (C10_UNLIKELY(tracing())) {
+    note(point(Kind::kWait, trace_stream(stream), time.load(), event.id));
   }
 }
 
@@ -196,9 +186,8 @@ void SimulatedClock::host_waits_for(c10::Stream stream) {
     return;
   }
   host_time_ns = std::max(host_time_ns, time_of(stream));
-  if (C10_UNLIKELY(tracing_.load(std::memory_order_relaxed))) {
-    const auto held = lock();
-    trace_host_wait(trace_.get(), 0, trace_stream(stream), 0);
+  if (C10_UNLIKELY(tracing())) {
+    note(point(Kind::kHostWait, trace_stream(stream), host_time_ns));
   }
 }
 
@@ -207,9 +196,10 @@ void SimulatedClock::host_waits_for(const EventTime& event) {
     return;
   }
   host_time_ns = std::max(host_time_ns, event.time_ns);
-  if (C10_UNLIKELY(tracing_.load(std::memory_order_relaxed))) {
-    const auto held = lock();
-    trace_host_wait(trace_.get(), 1, 0, event.id);
+  if (C10_UNLIKELY(tracing())) {
+    Record record = point(Kind::kHostWait, 0, host_time_ns, event.id);
+    record.flag = 1; // for an event
+    note(record);
   }
 }
 
@@ -218,10 +208,12 @@ void SimulatedClock::host_waits_for_device(c10::DeviceIndex device) {
     return;
   }
   host_time_ns = std::max(host_time_ns, time_of_device(device));
-  if (C10_UNLIKELY(tracing_.load(std::memory_order_relaxed))) {
-    const auto held = lock();
+  if (C10_UNLIKELY(tracing())) {
+    const auto held = lock(); // of all of them: a replay knows them by their standing together
     each_stream(device, [&](c10::StreamId id, int64_t) {
-      trace_host_wait(trace_.get(), 0, static_cast<int32_t>(id), 0);
+      if (trace_ != nullptr) {
+        trace_->add(point(Kind::kHostWait, static_cast<int32_t>(id), host_time_ns));
+      }
     });
   }
 }
@@ -246,16 +238,10 @@ void SimulatedClock::wait_for_work(const c10::Stream* stream, uint32_t work, int
     raise(time, end_ns);
     now = time.load();
   }
-  if (C10_UNLIKELY(tracing_.load(std::memory_order_relaxed))) {
-    const auto held = lock();
-    if (trace_ != nullptr) {
-      Record record;
-      record.kind = Kind::kWorkWait;
-      record.start_ns = now;
-      record.stream = stream == nullptr ? kHostStream : trace_stream(*stream);
-      record.c = work;
-      trace_->add(record);
-    }
+  if (C10_UNLIKELY(tracing())) {
+    Record record = point(Kind::kWorkWait, stream == nullptr ? kHostStream : trace_stream(*stream), now);
+    record.c = work;
+    note(record);
   }
 }
 

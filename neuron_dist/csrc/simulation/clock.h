@@ -108,6 +108,10 @@ class SimulatedClock {
     return static_cast<int32_t>(stream.id());
   }
   void raise(std::atomic<int64_t>& time, int64_t to);
+  bool tracing() const {
+    return tracing_.load(std::memory_order_relaxed);
+  }
+  void note(const Record& record); // into the trace, if there is one; takes the lock
 
   std::atomic<bool> enabled_{true};
   std::atomic<bool> blocking_{false};

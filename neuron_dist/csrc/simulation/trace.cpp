@@ -43,12 +43,12 @@ Record* Trace::take(uint64_t slots) {
     // Allocated, not only lengthened: a full disk must show here, not as a bus error at the first store.
     const bool room = used_ + slots <= wanted && posix_fallocate(fd_, 0, static_cast<off_t>(wanted * sizeof(Record))) == 0;
     if (!room) {
-      if (dropped_ == 0) {
+      if (!full_) {
         TORCH_WARN(
             "neuron: the trace ", path_, " is full at ", used_ * sizeof(Record),
             " bytes; the run goes on and its rest is not traced");
       }
-      dropped_ += 1;
+      full_ = true;
       return nullptr;
     }
     grown_ = wanted;
@@ -58,12 +58,17 @@ Record* Trace::take(uint64_t slots) {
   return place;
 }
 
+// Its first byte last: a record that has it is whole.
+void Trace::publish(Record* place, const Record& record) {
+  std::memcpy(reinterpret_cast<char*>(place) + 1, reinterpret_cast<const char*>(&record) + 1, sizeof(Record) - 1);
+  std::atomic_ref<uint8_t>(reinterpret_cast<uint8_t&>(place->kind))
+      .store(static_cast<uint8_t>(record.kind), std::memory_order_release);
+}
+
 Record* Trace::add(const Record& record) {
   Record* place = take(1);
   if (C10_LIKELY(place != nullptr)) {
-    std::memcpy(reinterpret_cast<char*>(place) + 1, reinterpret_cast<const char*>(&record) + 1, sizeof(Record) - 1);
-    std::atomic_ref<uint8_t>(reinterpret_cast<uint8_t&>(place->kind))
-        .store(static_cast<uint8_t>(record.kind), std::memory_order_release);
+    publish(place, record);
   }
   return place;
 }
@@ -78,9 +83,7 @@ void Trace::text(Text flag, const std::string& text, Record fields) {
   fields.kind = Kind::kText;
   fields.flag = static_cast<uint8_t>(flag);
   fields.a = text.size();
-  std::memcpy(reinterpret_cast<char*>(place) + 1, reinterpret_cast<const char*>(&fields) + 1, sizeof(Record) - 1);
-  std::atomic_ref<uint8_t>(reinterpret_cast<uint8_t&>(place->kind))
-      .store(static_cast<uint8_t>(Kind::kText), std::memory_order_release);
+  publish(place, fields);
 }
 
 } // namespace neuron

@@ -50,23 +50,21 @@ static_assert(sizeof(Record) == 80);
 // Callers hold the clock's lock, except where it says otherwise.
 class Trace {
  public:
-  // Makes `path`, in place of another run's, and writes the header. Records beyond `most_bytes` are dropped, and
-  // counted. Throws c10::Error when the file cannot be made.
+  // Makes `path`, in place of another run's, and writes the header. Records beyond `most_bytes` are dropped,
+  // with a warning. Throws c10::Error when the file cannot be made.
   Trace(const std::string& path, const std::string& header, uint64_t most_bytes);
   ~Trace(); // cuts the file to what was written
 
   // Where the record stands, to be completed later; nullptr when the trace is full.
   Record* add(const Record& record);
   void text(Text flag, const std::string& text, Record fields = {});
-  uint64_t dropped() const {
-    return dropped_;
-  }
 
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
 
  private:
   Record* take(uint64_t slots);
+  static void publish(Record* place, const Record& record);
 
   const std::string path_;
   int fd_ = -1;
@@ -74,7 +72,7 @@ class Trace {
   uint64_t most_; // records
   uint64_t used_ = 0;
   uint64_t grown_ = 0; // records that the file has room for
-  uint64_t dropped_ = 0;
+  bool full_ = false;
 };
 
 } // namespace neuron
