@@ -163,7 +163,13 @@ def _start_trace(folder: Path, name: str | None, run: str) -> None:
     from neuron_dist.distributed.plans import cluster_of
     from neuron_dist.simulation.trace import file_name
 
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"the trace (NEURON_DIST_TRACE, or a recipe's trace:) cannot be written to {folder}: {error.strerror}; "
+            "expected a folder that can be made"
+        ) from None
     _state.trace = folder / (name or file_name(_state.rank))
     header = _header(cluster_of(_state.world_size - 1), run)
     _C._start_trace(str(_state.trace), json.dumps(header), _most_mib() << 20)

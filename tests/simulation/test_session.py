@@ -104,3 +104,19 @@ def test_a_full_trace_says_so_and_the_run_goes_on(tmp_path):
     assert done.stdout == "80000.0\n"
     assert done.stderr.count("is full at") == 1
     assert len(read(tmp_path)[0].of(Kind.KERNEL)) == pytest.approx((1 << 20) / 80, rel=0.05)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-c", "import torch; torch.ones(1, device='neuron')"],
+        env={**os.environ, "NEURON_DIST_TRACE": str(tmp_path / "file" / "trace")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode != 0
+    assert (
+        "NEURON_DIST_TRACE" in done.stderr
+        and f"{tmp_path}/file/trace: Not a directory" in done.stderr
+    )
