@@ -165,7 +165,10 @@ class Outcome:
             if here and here == place:
                 blocks.append((f"{spelled(ranks)}{phase}, at the same line", [(_only_error(longrepr), crash)]))
             else:
-                blocks.append((f"{spelled(ranks)}{phase}", self._parts(first, longrepr)))
+                parts = self._parts(first, longrepr)
+                if blocks and self.config.option.tbstyle == "auto":  # most often a consequence of the first
+                    parts = [(_without_source(traceback), crash) for traceback, crash in parts]
+                blocks.append((f"{spelled(ranks)}{phase}", parts))
             place = place or here
         held = self._held(place)
         blocks += [(f"{spelled(ranks)} passed that line", [(_plain(text), None)]) for text, ranks in held.items()]
@@ -240,6 +243,17 @@ def _heading(text: str) -> str:
 def _plain(text: str) -> ReprTraceback:
     entries = [ReprEntryNative([f"{text}\n"])] if text else []
     return ReprTraceback(entries, None, "native")
+
+
+def _without_source(traceback: ReprTraceback) -> ReprTraceback:
+    """Of each frame of a traceback the line that was executed, and what was raised."""
+    entries = [
+        ReprEntry([li for li in e.lines if li.startswith((">", "E "))], None, None, e.reprfileloc, STYLE)
+        if isinstance(e, ReprEntry) and e.style == STYLE
+        else e
+        for e in traceback.reprentries
+    ]
+    return ReprTraceback(entries, traceback.extraline, traceback.style)
 
 
 def _only_error(longrepr: Any) -> ReprTraceback:

@@ -43,6 +43,7 @@ PRELOAD = (
     "torch",
     "torch.distributed",
     "torch.distributed.tensor",
+    "torch._dynamo",  # every optimizer imports it: a second of each rank
     "neuron_dist",
     "collectives.planner",
 )
