@@ -47,8 +47,8 @@ def check(
 ) -> Plan:
     """The plan of ``recipe`` with ``settings``, or :class:`RecipeError` with everything that is wrong with it.
 
-    ``ranks`` is how many there really are; without it the recipe's own ``launch.ranks`` counts. The first call in
-    a process settles the device type for TorchTitan.
+    ``ranks`` is how many there really are; without it the recipe's own ``launch.ranks`` counts. TorchTitan is then
+    set to ``device``, until the next call.
     """
     loaded = recipes.load(recipe, settings)
     problems: list[Problem] = []

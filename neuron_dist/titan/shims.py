@@ -14,6 +14,7 @@ import logging
 import os
 import resource
 import sys
+import time
 import types
 from contextlib import suppress
 from datetime import timedelta
@@ -38,7 +39,7 @@ __all__ = [
 
 
 def before_import(device: str) -> None:
-    """What has to stand before any model of TorchTitan is imported; a second call has to name the same device."""
+    """What has to stand before any model of TorchTitan is imported; a later call may name another device."""
     stub_triton_kernels()
     select_device(device)
 
@@ -53,6 +54,7 @@ def after_import(device: str, backend: str, cluster: Cluster) -> None:
     accept_microbatch_lists()
     build_block_masks_eagerly()
     use_peak_flops(cluster)
+    end_without_a_pause()
     if backend == "gloo":
         reduce_by_sum()
 
@@ -87,14 +89,13 @@ def select_device(device: str) -> None:
     Unnecessary for ``neuron`` as long as torch finds no other accelerator, and for ``cpu`` once TorchTitan has a
     device setting (0.3.0 takes CUDA where there is no accelerator).
     """
-    from torchtitan.tools import utils
+    import torchtitan.tools.utils  # noqa: F401
 
-    if utils.device_type != device and "torchtitan.components.metrics" in sys.modules:
-        raise RuntimeError(
-            f"TorchTitan was imported for device {utils.device_type!r}; start a new process for {device!r}"
-        )
-    utils.device_type = device
-    utils.device_module = device_module(device)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torchtitan.") and "device_type" in vars(module):
+            module.device_type = device  # type: ignore[attr-defined]
+        if name.startswith("torchtitan.") and "device_module" in vars(module):
+            module.device_module = device_module(device)  # type: ignore[attr-defined]
 
 
 def device_module(device: str) -> Any:
@@ -311,6 +312,20 @@ def use_peak_flops(cluster: Cluster) -> None:
 
     flops = peak_flops(cluster)
     utils.get_peak_flops = lambda device_name: flops
+
+
+def end_without_a_pause() -> None:
+    """Takes out the 2 seconds for which rank 0 sleeps at the end of training.
+
+    They give NCCL's other ranks time to complete; here rank 0 waits for them, when it collects what they have
+    recorded. Unnecessary once TorchTitan ends with a barrier (0.3.0 sleeps).
+    """
+    from torchtitan import trainer
+
+    if trainer.time is time:
+        awake = types.ModuleType("time", "The time, without its sleep.")
+        vars(awake).update(vars(time), sleep=lambda seconds: None)
+        trainer.time = awake
 
 
 def exit_process(status: int) -> NoReturn:
