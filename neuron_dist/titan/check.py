@@ -18,6 +18,7 @@ from neuron_dist.titan import shims
 from neuron_dist.titan.data import apply_data
 from neuron_dist.titan.fields import Fields
 from neuron_dist.titan.layout import Layout, check_layout, layout_of
+from neuron_dist.titan.model import apply_model
 from neuron_dist.titan.problems import Problem, RecipeError, one_of
 from neuron_dist.titan.recipe import Recipe
 
@@ -134,11 +135,24 @@ def _backend(device: str, backend: str, problems: list[Problem]) -> None:
 
 def _configured(recipe: Recipe, problems: list[Problem]) -> Any:
     """The config function's result with the recipe's fields; raises when there is no such function."""
-    config = _adapted(_config_function(recipe)(), recipe)
+    config, wrong = apply_model(_config_of(recipe), recipe.own.model, recipe.source)
+    problems += wrong
+    config = _adapted(config, recipe)
     fields = Fields(recipe.source, "the recipe", recipes.OWN_KEYS)
     config = fields.apply(config, recipe.titan)
     problems += fields.problems
     return config
+
+
+def _config_of(recipe: Recipe) -> Any:
+    """What the config function returns, ours to change."""
+    function = _config_function(recipe)
+    try:
+        return copy.deepcopy(function())
+    except (ValueError, ImportError) as error:
+        expected = f"does not work here: {' '.join(str(error).split())}"
+        where = recipe.source.where("config")
+        raise RecipeError([Problem(where, "config", recipe.own.config, expected)]) from None
 
 
 def _config_function(recipe: Recipe) -> Any:
@@ -178,7 +192,6 @@ def _adapted(config: Any, recipe: Recipe) -> Any:
     """The config with what this machine needs, all of which a recipe may set otherwise."""
     from neuron_dist.titan.attention import OVERRIDE
 
-    config = copy.deepcopy(config)
     imports = [*config.override.imports]
     if OVERRIDE not in imports and _has_flex(config):
         imports.append(OVERRIDE)
