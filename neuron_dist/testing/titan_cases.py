@@ -7,10 +7,11 @@ has made (:class:`Seeds`), once for each model. What is left to differ is the or
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,18 @@ from neuron_dist.testing.ranks import run_ranks
 from neuron_dist.testing.titan_rank import refusal, train_rank
 from neuron_dist.titan import recipe as recipes
 
-__all__ = ["BACKENDS", "Case", "Outcome", "Run", "Seeds", "Verdict", "compare", "load_cases"]
+__all__ = [
+    "BACKENDS",
+    "Case",
+    "Outcome",
+    "Run",
+    "Seeds",
+    "Verdict",
+    "compare",
+    "load_cases",
+    "refuse_case",
+    "run_case",
+]
 
 BACKENDS = {"gloo": "cpu", "neuron": "neuron"}
 """Backend -> the device that it is run with."""
@@ -65,6 +77,11 @@ class Case:
     """Whether it is among those that `make test` runs."""
 
     @property
+    def fingerprint(self) -> str:
+        """Of what is run: a result holds for a case as long as this stays the same."""
+        return hashlib.sha256(repr((self.recipe, self.runs, self.seed)).encode()).hexdigest()[:16]
+
+    @property
     def runs(self) -> list[Run]:
         return [Run(self.ranks, self.settings), *self.then]
 
@@ -84,6 +101,14 @@ class Outcome:
     """Wall-clock seconds of all runs."""
     error: str = ""
     """Why it failed; empty where it ran."""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Outcome:
+        """The inverse of :meth:`as_json`, also of what JSON has made of it."""
+        return cls(**{**values, "losses": {int(k): v for k, v in values["losses"].items()}})
 
 
 @dataclass(frozen=True)
@@ -130,7 +155,7 @@ class Seeds:
         if not (checkpoint / ".metadata").exists():
             shutil.rmtree(place, ignore_errors=True)
             place.mkdir(parents=True)
-            own = [s for s in case.settings if s.partition("=")[0].startswith(_MODEL_KEYS)]
+            own = [s for s in case.settings if re.split("[.=]", s)[0] in _MODEL_KEYS]
             settings = [
                 *own,
                 "launch.ranks=null",
@@ -211,10 +236,17 @@ def compare(case: Case, outcomes: Mapping[str, Outcome]) -> Verdict:
     gloo, neuron = outcomes.get("gloo"), outcomes.get("neuron")
     if case.refused:
         refused = neuron or Outcome(error="was not asked")
-        return Verdict(not refused.error, refused.error.strip().splitlines()[-1] if refused.error else "refused")
-    failed = {name: o for name, o in outcomes.items() if o.error and not (name == "gloo" and case.gloo)}
+        return Verdict(
+            not refused.error,
+            refused.error.strip().splitlines()[-1] if refused.error else "refused",
+        )
+    failed = {
+        name: o for name, o in outcomes.items() if o.error and not (name == "gloo" and case.gloo)
+    }
     if failed:
-        return Verdict(False, "; ".join(f"{name} failed: {_last_line(o.error)}" for name, o in failed.items()))
+        return Verdict(
+            False, "; ".join(f"{name} failed: {_last_line(o.error)}" for name, o in failed.items())
+        )
     if gloo is None or neuron is None or case.gloo:
         return Verdict(True, "neuron only" if case.gloo else "not compared")
     if gloo.losses.keys() != neuron.losses.keys() or not gloo.losses:
@@ -223,7 +255,9 @@ def compare(case: Case, outcomes: Mapping[str, Outcome]) -> Verdict:
         abs(gloo.losses[step] - neuron.losses[step]) / abs(gloo.losses[step])
         for step in gloo.losses
     )
-    return Verdict(worst <= 2 * 10**-case.agree_to, "equal" if worst == 0 else f"differs by {worst:.1e}")
+    return Verdict(
+        worst <= 2 * 10**-case.agree_to, "equal" if worst == 0 else f"differs by {worst:.1e}"
+    )
 
 
 def _last_line(text: str) -> str:

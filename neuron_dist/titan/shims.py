@@ -55,6 +55,8 @@ def after_import(device: str, backend: str, cluster: Cluster) -> None:
     build_block_masks_eagerly()
     use_peak_flops(cluster)
     end_without_a_pause()
+    if device != "cpu":
+        watch_cycles_on(device)
     if backend == "gloo":
         reduce_by_sum()
 
@@ -312,6 +314,31 @@ def use_peak_flops(cluster: Cluster) -> None:
 
     flops = peak_flops(cluster)
     utils.get_peak_flops = lambda device_name: flops
+
+
+def watch_cycles_on(device: str) -> None:
+    """Lets ``training.gc_debug`` watch reference cycles that hold tensors of ``device``.
+
+    Unnecessary once ``torch.utils.viz._cycles`` asks torch.accelerator (2.13 to 2.15 ask torch.cuda).
+    """
+    from torch._subclasses import FakeTensor
+    from torch.utils.viz import _cycles
+
+    class Torch(types.ModuleType):
+        cuda = getattr(torch, device)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(torch, name)
+
+    def is_device_tensor(value: object) -> bool:
+        return (
+            isinstance(value, torch.Tensor)
+            and value.device.type == device
+            and not isinstance(value, FakeTensor)
+        )
+
+    _cycles.torch = Torch("torch", "torch, with the device where CUDA is.")  # type: ignore[assignment]
+    _cycles.is_cuda_tensor = is_device_tensor
 
 
 def end_without_a_pause() -> None:
