@@ -16,7 +16,8 @@ import resource
 import sys
 import time
 import types
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import wraps
 from pathlib import Path
@@ -57,6 +58,7 @@ def after_import(device: str, backend: str, cluster: Cluster) -> None:
     end_without_a_pause()
     if device != "cpu":
         watch_cycles_on(device)
+        let_cpu_tensors_draw_on()
     if backend == "gloo":
         reduce_by_sum()
 
@@ -339,6 +341,30 @@ def watch_cycles_on(device: str) -> None:
 
     _cycles.torch = Torch("torch", "torch, with the device where CUDA is.")  # type: ignore[assignment]
     _cycles.is_cuda_tensor = is_device_tensor
+
+
+def let_cpu_tensors_draw_on() -> None:
+    """Lets random operators on DTensors that lie in CPU memory (CPU offload) go on in the CPU's random numbers.
+
+    DTensor runs them between saving and restoring the CPU's generator, so each draws the same numbers as the last,
+    and ``trunc_normal_``, which draws again what lies outside, never ends. Unnecessary once DTensor's tracker leaves
+    tensors that are not on its device alone (torch 2.13 does not).
+    """
+    from torch.distributed.tensor._random import OffsetBasedRNGTracker
+
+    region = OffsetBasedRNGTracker._distribute_region
+    if hasattr(region, "_draws_on"):
+        return
+
+    @contextmanager
+    def region_that_draws_on(*args: Any, **kwargs: Any) -> Iterator[None]:
+        with region(*args, **kwargs):
+            yield
+            drawn = torch.get_rng_state()
+        torch.set_rng_state(drawn)
+
+    region_that_draws_on._draws_on = True  # type: ignore[attr-defined]
+    OffsetBasedRNGTracker._distribute_region = region_that_draws_on  # type: ignore[method-assign, assignment]
 
 
 def end_without_a_pause() -> None:
