@@ -56,6 +56,8 @@ class Request:
 
     module: str
     """Where the function lives; imported once, before the forks."""
+    preload: tuple[str, ...]
+    """More modules to import before the forks."""
     call: bytes
     """The pickled ``(function, args)``; unpickled in each rank."""
     sys_path: list[str]
@@ -117,10 +119,11 @@ class _Nursery:
         request: Request = pickle.loads(_read_all(descriptors[0]))
         sys.path[:] = request.sys_path
         os.chdir(request.cwd)
-        with contextlib.suppress(
-            Exception
-        ):  # each rank meets it when it unpickles the call, and reports it
-            importlib.import_module(request.module)
+        for module in (*request.preload, request.module):
+            with contextlib.suppress(
+                Exception
+            ):  # each rank meets it when it unpickles the call, and reports it
+                importlib.import_module(module)
         pids = []
         for rank in range(world_size):
             result, log = descriptors[1 + 2 * rank], descriptors[2 + 2 * rank]

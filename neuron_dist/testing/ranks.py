@@ -40,13 +40,15 @@ def run_ranks(
     env: Mapping[str, str] | None = None,
     expect_dead: Collection[int] = (),
     return_exceptions: bool = False,
+    preload: Collection[str] = (),
 ) -> list[Any]:
     """Calls ``fn(*args)`` in ``world_size`` ranks and returns what each of them returned, by rank.
 
     The ranks are forked from a process that has imported torch and the module of ``fn``, a module-level function
     whose module starts no thread and touches no device when imported. They find torchrun's environment and an
     initialised process group of ``backend``, unless that is None; ``device`` becomes torch's default device.
-    As with torchrun, the rendezvous store outlives any rank.
+    As with torchrun, the rendezvous store outlives any rank. Modules named in ``preload`` are imported before the
+    forks, too: those that ``fn`` imports itself, where that takes long.
 
     A rank that raises makes this raise :class:`RankError` (the first one in time), one that dies
     :class:`RankDied`, and ranks that do not finish within ``timeout`` seconds :class:`RanksTimeout` with their
@@ -66,6 +68,7 @@ def run_ranks(
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     request = Request(
         module=fn.__module__,
+        preload=tuple(preload),
         call=pickle.dumps((fn, args)),
         sys_path=list(sys.path),
         cwd=os.getcwd(),

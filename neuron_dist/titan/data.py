@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -139,10 +139,10 @@ def _is_text(file: Path) -> bool:
     return b"\0" not in head
 
 
-def _dataset(documents: list[str], key: str = "text") -> Any:
+def _dataset(documents: Sequence[str], key: str = "text") -> Any:
     import datasets
 
-    return datasets.Dataset.from_dict({key: documents})
+    return datasets.Dataset.from_dict({key: list(documents)})
 
 
 def _text(sample: dict[str, Any], key: str = "text") -> str:

@@ -21,8 +21,9 @@ from neuron_dist.titan import recipe as recipes
 from neuron_dist.titan.check import Plan, check
 from neuron_dist.titan.problems import Problem, RecipeError
 from neuron_dist.titan.recipe import ClusterSection
+from neuron_dist.titan.summary import Recorder, summary
 
-__all__ = ["main", "parse_args", "train"]
+__all__ = ["main", "offline", "parse_args", "prepare", "train"]
 
 _MAX_DEVICES = 127
 """As many as torch numbers in a process."""
@@ -32,24 +33,23 @@ EXIT_RECIPE = 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Checks the recipe on every rank, then trains; returns the exit status."""
-    _offline()
-    _threads()
     try:
         options = parse_args(sys.argv[1:] if argv is None else argv)
-        _need_device(options.device)
-        _simulate(recipes.load(options.recipe, options.set).own.cluster)
-        ranks = int(os.environ.get("WORLD_SIZE", "1"))
-        plan = check(
-            options.recipe,
-            options.set,
-            ranks=ranks,
-            device=options.device,
-            backend=options.backend,
-        )
+        plan = prepare(options.recipe, options.set, options.device, options.backend)
     except RecipeError as error:
         _refuse(str(error))
     train(plan)
     return 0
+
+
+def prepare(recipe: str, settings: Sequence[str], device: str, backend: str) -> Plan:
+    """What a rank does before it trains: settles its environment and checks the recipe; raises :class:`RecipeError`."""
+    offline()
+    _threads()
+    _need_device(device)
+    _simulate(recipes.load(recipe, settings).own.cluster)
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    return check(recipe, settings, ranks=ranks, device=device, backend=backend)
 
 
 def parse_args(argv: Sequence[str]) -> argparse.Namespace:
@@ -80,14 +80,16 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def train(plan: Plan) -> None:
-    """Builds TorchTitan's Trainer of ``plan``, trains, and prints the summary on rank 0."""
+def train(plan: Plan) -> Recorder:
+    """Builds TorchTitan's Trainer of ``plan``, trains, and prints the summary on rank 0.
+
+    Returns what the rank that knows the loss has recorded.
+    """
     from torchtitan.observability import structured_logger as sl
     from torchtitan.tools.logging import init_logger
 
     from neuron_dist.titan import shims
     from neuron_dist.titan.rank_logs import log_to
-    from neuron_dist.titan.summary import Recorder, summary
 
     config, layout = plan.config, plan.layout
     for name, value in (
@@ -136,6 +138,7 @@ def train(plan: Plan) -> None:
             plan.recipe.name, str(layout), where, recorders, layout.metrics_rank, memory, logs
         )
         print(f"{text}\n{session.summary()}\n" if plan.device == "neuron" else text, flush=True)
+    return recorders[layout.metrics_rank]
 
 
 def _simulate(section: ClusterSection) -> None:
@@ -163,7 +166,7 @@ def _mark_steps(trainer: Any) -> None:
     trainer.train_step = step
 
 
-def _gather(recorder: Any, ranks: int) -> list[Any]:
+def _gather(recorder: Recorder, ranks: int) -> list[Recorder]:
     gathered: list[Any] = [None] * ranks
     torch.distributed.all_gather_object(gathered, recorder)
     return gathered
@@ -189,7 +192,7 @@ def _need_device(device: str) -> None:
         )
 
 
-def _offline() -> None:
+def offline() -> None:
     """Keeps the Hugging Face libraries off the network, unless the user says otherwise."""
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         os.environ.setdefault(name, "1")
