@@ -32,24 +32,30 @@ EXIT_RECIPE = 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Checks the recipe on every rank, then trains; returns the exit status."""
-    _offline()
-    _threads()
+    ranks, local_ranks = (int(os.environ.get(n, "1")) for n in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    _threads(local_ranks)
     try:
         options = parse_args(sys.argv[1:] if argv is None else argv)
-        _need_device(options.device)
-        _simulate(recipes.load(options.recipe, options.set).own.cluster)
-        ranks = int(os.environ.get("WORLD_SIZE", "1"))
-        plan = check(
-            options.recipe,
-            options.set,
-            ranks=ranks,
-            device=options.device,
-            backend=options.backend,
+        plan = prepare(
+            options.recipe, options.set, ranks, local_ranks, options.device, options.backend
         )
     except RecipeError as error:
         _refuse(str(error))
     train(plan)
     return 0
+
+
+def prepare(
+    recipe: str, settings: Sequence[str], ranks: int, local_ranks: int, device: str, backend: str
+) -> Plan:
+    """The plan for ``ranks`` ranks, ``local_ranks`` of them on this machine, in the environment that it needs.
+
+    Raises :class:`RecipeError` with everything that is wrong. A process that forks ranks may call it before.
+    """
+    _offline()
+    _need_device(device)
+    _simulate(recipes.load(recipe, settings).own.cluster, local_ranks)
+    return check(recipe, settings, ranks=ranks, device=device, backend=backend)
 
 
 def parse_args(argv: Sequence[str]) -> argparse.Namespace:
@@ -86,6 +92,7 @@ def train(plan: Plan) -> None:
     from torchtitan.tools.logging import init_logger
 
     from neuron_dist.titan import shims
+    from neuron_dist.titan.progress import Progress
     from neuron_dist.titan.rank_logs import log_to
     from neuron_dist.titan.summary import Recorder, summary
 
@@ -104,18 +111,19 @@ def train(plan: Plan) -> None:
     if plan.recipe.own.trace and plan.device == "neuron":
         session.trace_to(Path(config.dump_folder) / plan.recipe.own.trace)
     logs = Path(config.dump_folder) / "logs"
-    log_to(logs, _rank(), layout.metrics_rank)
+    recorder = Recorder()
+    progress = Progress(_rank(), config.training.steps, recorder, plan.device)
+    log_to(logs, _rank(), layout.metrics_rank, progress.line)
     sl.init_structured_logger(
         source="training",
         output_dir=config.dump_folder,
         enable=config.debug.enable_structured_logging,
     )
-    recorder = Recorder()
     trainer: Any = None
     try:
         trainer = config.build()
         recorder.attach(trainer.metrics_processor)
-        _mark_steps(trainer)
+        _mark_steps(trainer, progress if _rank() == layout.metrics_rank else None)
         if getattr(config.checkpoint, "create_seed_checkpoint", False):
             trainer.checkpointer.save(curr_step=0, last_step=True)
         else:
@@ -138,7 +146,7 @@ def train(plan: Plan) -> None:
         print(f"{text}\n{session.summary()}\n" if plan.device == "neuron" else text, flush=True)
 
 
-def _simulate(section: ClusterSection) -> None:
+def _simulate(section: ClusterSection, local_ranks: int) -> None:
     """Tells the device which cluster it is part of; it looks at its first use, which is in the check already."""
     try:
         cluster = load_cluster(section.product, section.instances, section.lnc)
@@ -147,17 +155,20 @@ def _simulate(section: ClusterSection) -> None:
     os.environ["NEURON_DIST_CLUSTER"] = cluster.product
     os.environ["NEURON_LOGICAL_NC_CONFIG"] = str(cluster.lnc)
     if cluster.cores_per_instance > _MAX_DEVICES:
-        os.environ.setdefault("NEURON_RT_NUM_CORES", os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        os.environ.setdefault("NEURON_RT_NUM_CORES", str(local_ranks))
 
 
-def _mark_steps(trainer: Any) -> None:
-    """Ends a step of simulated time where TorchTitan ends its own: it has an optimizer for each model part."""
+def _mark_steps(trainer: Any, progress: Any) -> None:
+    """Ends a step of simulated time where TorchTitan ends its own: it has an optimizer for each model part. Tells
+    ``progress`` on the rank that has it."""
     session.steps_end_here()
     train_step = trainer.train_step
 
     def step(*args: Any, **kwargs: Any) -> Any:
         result = train_step(*args, **kwargs)
         session.end_step()
+        if progress is not None:
+            progress.step_ended(trainer.step)
         return result
 
     trainer.train_step = step
@@ -196,11 +207,10 @@ def _offline() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
-def _threads() -> None:
+def _threads(local_ranks: int) -> None:
     """As many threads a rank as there are cores for it, where OMP_NUM_THREADS does not say."""
     if "OMP_NUM_THREADS" not in os.environ:
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        threads = max(1, len(os.sched_getaffinity(0)) // here)
+        threads = max(1, len(os.sched_getaffinity(0)) // local_ranks)
         os.environ["OMP_NUM_THREADS"] = str(threads)
         torch.set_num_threads(threads)
 
