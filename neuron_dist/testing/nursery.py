@@ -34,7 +34,7 @@ import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 
-__all__ = ["MAX_DESCRIPTORS", "STACK_SIGNAL", "Request", "connect", "inherited", "main", "outputs"]
+__all__ = ["MAX_DESCRIPTORS", "STACK_SIGNAL", "Request", "connect", "import_modules", "inherited", "main", "outputs"]
 
 STACK_SIGNAL = signal.SIGUSR2
 """On this signal a rank writes the Python stacks of its threads to its log."""
@@ -74,6 +74,12 @@ class Request:
     """The whole environment of a rank, but for RANK and LOCAL_RANK."""
     backend: str | None
     device: str | None
+
+
+def import_modules(*names: str) -> None:
+    """Imports ``names``: what :class:`Request` prepares for a function of a module."""
+    for name in names:
+        importlib.import_module(name)
 
 
 def main(descriptor: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import importlib
 import os
 import pickle
 import re
@@ -20,7 +19,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from neuron_dist.testing.errors import RankDied, RankError, RanksTimeout, spelled
-from neuron_dist.testing.nursery import MAX_DESCRIPTORS, STACK_SIGNAL, Request, main
+from neuron_dist.testing.nursery import MAX_DESCRIPTORS, STACK_SIGNAL, Request, import_modules, main
 
 __all__ = ["Launch", "Output", "close_nursery", "launched", "run_ranks", "start_nursery"]
 
@@ -44,13 +43,15 @@ def run_ranks(
     env: Mapping[str, str] | None = None,
     expect_dead: Collection[int] = (),
     return_exceptions: bool = False,
+    preload: Collection[str] = (),
 ) -> list[Any]:
     """Calls ``fn(*args)`` in ``world_size`` ranks and returns what each of them returned, by rank.
 
     The ranks are forked from a process that has imported torch and the module of ``fn``, a module-level function
     whose module starts no thread and touches no device when imported. They find torchrun's environment and an
     initialised process group of ``backend``, unless that is None; ``device`` becomes torch's default device.
-    As with torchrun, the rendezvous store outlives any rank.
+    As with torchrun, the rendezvous store outlives any rank. Modules named in ``preload`` are imported before the
+    forks, too: those that ``fn`` imports itself, where that takes long.
 
     A rank that raises makes this raise :class:`RankError` (the first one in time), one that dies
     :class:`RankDied`, and ranks that do not finish within ``timeout`` seconds :class:`RanksTimeout` with their
@@ -69,7 +70,7 @@ def run_ranks(
         world_size,
         fn,
         args,
-        prepare=(importlib.import_module, (fn.__module__,)),
+        prepare=(import_modules, (*preload, fn.__module__)),
         backend=backend,
         device=device,
         env=env,
