@@ -57,6 +57,10 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             name = unknown[0].partition("=")[0]
             self.error(f"no option {name!r}{near(name, self._option_string_actions)}")
+        if options.max_restarts < 0:
+            self.error(f"--max-restarts: {options.max_restarts}, expected 0 or more")
+        if not re.fullmatch(r"[1-9]\d*(:[1-9]\d*)?", options.nnodes):
+            self.error(f"--nnodes: {options.nnodes!r}, expected a number, or MIN:MAX")
         return options
 
 
