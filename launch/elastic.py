@@ -102,6 +102,8 @@ def launch(options: argparse.Namespace, name: str, live: LiveLine | None = None)
         run.say(f"ended by {end.sigval.name}, and all ranks with it")
         return EXIT_FAILED
     except ValueError as error:
+        if run.forks.forks:
+            raise
         raise click.UsageError(str(error)) from None
     except KeyboardInterrupt:
         run.say("interrupted")
@@ -115,12 +117,7 @@ def launch(options: argparse.Namespace, name: str, live: LiveLine | None = None)
 class _Run:
     """The ranks of all attempts, and what is known of their failures."""
 
-    def __init__(
-        self,
-        name: str,
-        subprocess_handler: Callable[..., Any],
-        live: LiveLine | None,
-    ) -> None:
+    def __init__(self, name: str, subprocess_handler: Callable[..., Any], live: LiveLine | None) -> None:
         self.name = name
         self.subprocess_handler = subprocess_handler
         self.failures = Failures()
@@ -133,6 +130,7 @@ class _Run:
             printed, output = os.pipe()
             self.forks = Forks(output)
             os.close(output)
+            live.start()
             self.listener = Listener(self.forks.reports, handlers, printed, live.write)
         self.python = os.getenv("PYTHON_EXEC", sys.executable)
 
