@@ -21,7 +21,9 @@ COMMANDS = {
     "recipes": ("launch.recipes", "List the recipes that ship with the package."),
     "replay": ("launch.replay", "Replay a recorded run with groups that share links, or on another cluster."),
     "report": ("launch.report", "Show what a run would have taken on its cluster, and write a page about it."),
+    "run": ("launch.run", "Run a program on several ranks, as torchrun does, and start them faster."),
     "trace": ("launch.trace", "Write a run as a Chrome trace, for Perfetto."),
+    "train": ("launch.train", "Train a TorchTitan recipe."),
 }
 
 

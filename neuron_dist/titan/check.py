@@ -48,8 +48,8 @@ def check(
 ) -> Plan:
     """The plan of ``recipe`` with ``settings``, or :class:`RecipeError` with everything that is wrong with it.
 
-    ``ranks`` is how many there really are; without it the recipe's own ``launch.ranks`` counts. The first call in
-    a process settles the device type for TorchTitan.
+    ``ranks`` is how many there really are; without it the recipe's own ``launch.ranks`` counts. TorchTitan is then
+    set to ``device``, until the next call.
     """
     loaded = recipes.load(recipe, settings)
     problems: list[Problem] = []
@@ -196,11 +196,12 @@ def _config_function(recipe: Recipe) -> Any:
 
 def _adapted(config: Any, recipe: Recipe) -> Any:
     """The config with what this machine needs, all of which a recipe may set otherwise."""
-    from neuron_dist.titan.attention import OVERRIDE
+    from neuron_dist.titan.attention import OVERRIDES
 
     imports = [*config.override.imports]
-    if OVERRIDE not in imports and _has_flex(config):
-        imports.append(OVERRIDE)
+    for attention, replacement in OVERRIDES.items():
+        if replacement not in imports and _has(config, attention):
+            imports.append(replacement)
     return dataclasses.replace(
         config,
         dump_folder=recipe.dump_folder,
@@ -210,27 +211,19 @@ def _adapted(config: Any, recipe: Recipe) -> Any:
     )
 
 
-def _has_flex(config: Any) -> bool:
-    from torchtitan.models.common.attention import FlexAttention
-
-    return config.model_spec is not None and any(
-        True for _ in config.model_spec.traverse(FlexAttention.Config)
-    )
+def _has(config: Any, module: type) -> bool:
+    """Whether the model has a module of the config class ``module``."""
+    spec = config.model_spec
+    return spec is not None and any(True for _ in spec.traverse(module))
 
 
 def _support(config: Any) -> list[tuple[str, object, str]]:
     """What TorchTitan accepts but cannot run here."""
-    from torchtitan.models.common.attention import VarlenAttention
-
     findings: list[tuple[str, object, str]] = []
     backend = config.parallelism.spmd_backend
     if backend == "spmd_types" and not shims.torch_knows_spmd_types():
         expected = f"needs torch 2.14 or newer; expected {shims.spmd_backend()}"
         findings.append(("parallelism.spmd_backend", backend, expected))
-    spec = config.model_spec
-    if spec is not None and any(True for _ in spec.traverse(VarlenAttention.Config)):
-        expected = "has variable-length attention, which runs on CUDA only; choose a config with flex attention"
-        findings.append(("config", f"{spec.name} {spec.flavor}", expected))
     return findings
 
 

@@ -27,7 +27,7 @@ class ModelSection:
     flavor: str | None = None
     """A flavor of the module's ``model_registry``: ``8B``."""
     attn_backend: str | None = None
-    """``flex`` runs here; ``varlen`` on CUDA only."""
+    """``flex`` or ``varlen``; both are computed densely here."""
     n_layers: int | None = None
     """The first so many layers."""
     vocab_size: int | None = None
@@ -82,7 +82,9 @@ def apply_model(config: Any, section: ModelSection, source: Source) -> tuple[Any
     return dataclasses.replace(config, model_spec=spec), problems + fields.problems
 
 
-def _respecified(spec: Any, section: ModelSection, refuse: Callable[[str, object, str], None]) -> Any:
+def _respecified(
+    spec: Any, section: ModelSection, refuse: Callable[[str, object, str], None]
+) -> Any:
     """The ``ModelSpec`` of the flavor and attention backend that the section names."""
     if section.flavor is None and section.attn_backend is None:
         return spec
