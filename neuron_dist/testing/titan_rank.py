@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from neuron_dist.titan.problems import RecipeError
-from neuron_dist.titan.run import prepare, train
+from neuron_dist.titan.run import prepare, train, world
 
 __all__ = ["refusal", "train_rank"]
 
@@ -16,13 +16,13 @@ def train_rank(
 ) -> dict[int, float]:
     """Trains, with ``folder`` as the working directory; the losses of the steps, the same on every rank."""
     os.chdir(folder)
-    return train(prepare(recipe, settings, device, backend)).losses
+    return train(prepare(recipe, settings, *world(), device, backend)).losses
 
 
 def refusal(recipe: str, settings: Sequence[str], device: str, backend: str) -> str:
     """What the check says against the recipe; nothing where it would run."""
     try:
-        prepare(recipe, settings, device, backend)
+        prepare(recipe, settings, *world(), device, backend)
     except RecipeError as error:
         return str(error)
     return ""
