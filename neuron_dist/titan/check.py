@@ -22,7 +22,7 @@ from neuron_dist.titan.model import apply_model
 from neuron_dist.titan.problems import Problem, RecipeError, one_of
 from neuron_dist.titan.recipe import Recipe
 
-__all__ = ["Plan", "check"]
+__all__ = ["Plan", "check", "original_config"]
 
 _CUDA_DISPATCHERS = ("DeepEP", "HybridEP", "MinimalAsyncEP")
 """TorchTitan's ways to move tokens to their experts that are libraries of CUDA kernels."""
@@ -145,6 +145,12 @@ def _configured(recipe: Recipe, problems: list[Problem]) -> Any:
     config = fields.apply(config, recipe.titan)
     problems += fields.problems
     return config
+
+
+def original_config(recipe: Recipe) -> Any:
+    """What the config function of a recipe that was found right returns by itself."""
+    with _silent():
+        return _config_of(recipe)
 
 
 def _config_of(recipe: Recipe) -> Any:
