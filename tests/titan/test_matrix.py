@@ -77,6 +77,33 @@ def test_all_tokens_to_one_expert_for_20_steps(seeds: Seeds, tmp_path: Path) -> 
     assert outcome.losses[20] < outcome.losses[1]
 
 
+def _step_of_3_in_2_microbatches() -> None:
+    """torch's stages settle the shape of all messages by the first microbatch, here of 2 samples; the last has 1."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    rank = dist.get_rank()
+    device = torch.device("neuron", rank)
+    stage = PipelineStage(torch.nn.Linear(4, 4).to(device), rank, 2, device)
+    schedule = Schedule1F1B(stage, n_microbatches=2, loss_fn=torch.nn.functional.mse_loss)
+    batch = torch.zeros(3, 4, device=device)
+    schedule.step(*([batch] if rank == 0 else []), target=batch if rank == 1 else None)
+
+
+def test_a_shorter_last_microbatch_is_told_on_both_ranks_with_its_size() -> None:
+    """Gloo receives it into the longer buffer and goes on."""
+    errors = run_ranks(
+        2,
+        _step_of_3_in_2_microbatches,
+        preload=["torch.distributed.pipelining"],
+        return_exceptions=True,
+    )
+    for error in errors:
+        assert "send(float32, numel=4" in str(error)
+        assert "recv(float32, numel=8" in str(error)
+
+
 # --- the matrix's own machinery
 
 
