@@ -14,6 +14,8 @@ import yaml
 __all__ = ["candidates"]
 
 Inputs = dict[str, torch.Tensor]
+CHOSEN_TOKEN = 101
+"""Not among the random tokens of a text, which are below 100."""
 
 
 DATA: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("inputs.yaml").read_text())
@@ -137,9 +139,14 @@ class _Maker:
             yield {"input_ids": tokens, **inputs, **extra}
 
     def _token(self, names: list[str]) -> int | None:
+        """The id of the token that stands for an image; where the configuration leaves it open, one is chosen."""
         for name in names:
             if isinstance(value := getattr(self.config, name, None), int):
                 return value
+        for name in names:
+            if hasattr(self.config, name):
+                setattr(self.config, name, CHOSEN_TOKEN)
+                return CHOSEN_TOKEN
         return None
 
 

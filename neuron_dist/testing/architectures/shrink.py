@@ -44,6 +44,8 @@ def _shrunk(config: dict[str, Any], recipe: dict[str, Any]) -> dict[str, Any]:
             continue
         if isinstance(value, dict):
             new[name] = _nested(name, value, recipe)
+        elif name in DATA["set"]:
+            new[name] = DATA["set"][name]
         elif name in DATA["keep"] or isinstance(value, bool) or value is None:
             new[name] = value
         elif any(part in name for part in DATA["zero"]):
