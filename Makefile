@@ -42,7 +42,7 @@ lint: build
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy benchmarks/collectives.py
-	$(BIN)/mypy --explicit-package-bases benchmarks/op_coverage.py benchmarks/pytest_plugin.py benchmarks/fidelity.py benchmarks/published_training.py benchmarks/replay.py benchmarks/launcher.py
+	$(BIN)/mypy --explicit-package-bases benchmarks/op_coverage.py benchmarks/architectures.py benchmarks/pytest_plugin.py benchmarks/fidelity.py benchmarks/published_training.py benchmarks/replay.py benchmarks/launcher.py
 
 build: $(VENV)/.native
 

@@ -25,6 +25,7 @@ sys.path[:] = [
     p for p in sys.path if Path(p).resolve() != HERE
 ]  # benchmarks/collectives.py hides the package
 
+from neuron_dist.testing.architectures.page import HEADING as ARCHITECTURES  # noqa: E402
 from neuron_dist.testing.op_checks import LAYOUTS, VARIANTS, all_ops  # noqa: E402
 from neuron_dist.testing.op_docs import render, summary  # noqa: E402
 from neuron_dist.testing.op_workers import Case, Record, run_cases, stable_hash  # noqa: E402
@@ -170,7 +171,8 @@ def main() -> None:
     if args.json is not None:
         args.json.write_text(json.dumps(result, indent=1) + "\n")
     if args.docs:
-        DOCS.write_text(render(result))
+        _, heading, rest = DOCS.read_text().partition(ARCHITECTURES)  # benchmarks/architectures.py's
+        DOCS.write_text(render(result) + (f"\n{heading}{rest}" if heading else ""))
 
 
 if __name__ == "__main__":
