@@ -15,6 +15,9 @@ import yaml
 
 __all__ = ["ClusterError", "load_spec", "product_names"]
 
+# libyaml's loader where PyYAML was built with it: every process that touches the device reads a product.
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 Kind = type | tuple[type, ...]
 NUMBER: tuple[type, ...] = (int, float)
 
@@ -140,7 +143,7 @@ def _read(product: str, seen: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
         where = f"{product}.yaml"
         text = (resources.files("collectives.topology") / "products" / where).read_text()
     try:
-        spec = yaml.safe_load(text)
+        spec = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise ClusterError(f"{where}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(spec, dict):
