@@ -36,8 +36,7 @@ def test_deterministic_kernels(deterministic):
         out = torch.zeros(3, 5, device=x.device).index_add(0, index, x)
         out = out.scatter_add(0, index[:, None].expand(4, 5), x)
         out = out.index_put((index,), x, accumulate=True) + F.embedding(index[:3], x)
-        up = F.interpolate(x[None, None], scale_factor=2, mode="bilinear")
-        (grad,) = torch.autograd.grad(out.sum() + up.square().sum(), x)
+        (grad,) = torch.autograd.grad(out.square().sum(), x)
         return [out.detach(), grad, torch.bincount(index), x.detach().cumsum(0)]
 
     assert differs(run, torch.randn(4, 5, requires_grad=True), index) is None

@@ -16,6 +16,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include "device/alias.h"
 #include "device/allocator.h"
 #include "device/heap.h"
 #include "device/storage.h"
@@ -65,7 +66,8 @@ void watch_format(at::MemoryFormat format, const Tensor& tensor) {
 Tensor uninitialized(Tensor tensor) {
   const auto& context = at::globalContext();
   if (C10_UNLIKELY(context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory())) {
-    at::native::fill_empty_deterministic_(tensor);
+    Tensor alias = cpu_alias_of(tensor); // no operator of the program's
+    at::native::fill_empty_deterministic_(alias);
   }
   return tensor;
 }

@@ -136,6 +136,7 @@ OpPlan::OpPlan(const c10::OperatorHandle& op) {
   draws = generator < 0 && op.hasTag(at::Tag::nondeterministic_seeded);
   fill = name == "aten::uniform_"sv ? Fill::kUniform : name == "aten::normal_"sv ? Fill::kNormal : Fill::kNone;
   drawn = draw_kernel(op.operator_name());
+  computes = !free && !copies && name != "aten::clone"sv && name != "aten::zero_"sv;
   may_fall_back = op.hasTag(at::Tag::dynamic_output_shape) || starts_with(name, "aten::linalg_") ||
       starts_with(name, "aten::_linalg_") || contains(kMayFallBack, name);
   widens_integers = name == "aten::histc"sv;

@@ -40,6 +40,7 @@ struct OpPlan {
   bool host_waits = false; // its result depends on the data, so the host waits for it
 
   // What the fidelity profile wants to know of it; see watch.h.
+  bool computes = true; // new values come out, not copies or views
   bool may_fall_back = false;
   mutable std::atomic<uint8_t> told = 0; // bits of Seen
 };

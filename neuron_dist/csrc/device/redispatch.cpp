@@ -82,7 +82,7 @@ class Call {
     } else {
       run_kernel();
     }
-    if (C10_UNLIKELY(watching()) && !plan_.free && !plan_.copies) {
+    if (C10_UNLIKELY(watching()) && plan_.computes) {
       watch();
     }
     give_back();
