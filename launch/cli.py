@@ -19,7 +19,9 @@ COMMANDS = {
     "nccom-test": ("launch.nccom_test", "Price collectives, with nccom-test's arguments and columns."),
     "replay": ("launch.replay", "Replay a recorded run with groups that share links, or on another cluster."),
     "report": ("launch.report", "Show what a run would have taken on its cluster, and write a page about it."),
+    "run": ("launch.run", "Run a program on several ranks, as torchrun does, and start them faster."),
     "trace": ("launch.trace", "Write a run as a Chrome trace, for Perfetto."),
+    "train": ("launch.train", "Train a TorchTitan recipe."),
 }
 
 

@@ -6,12 +6,14 @@ device, one socket to the test process. It ends when that socket closes, and its
 
 Messages are pickled tuples on a SOCK_SEQPACKET socket:
 
-    to the nursery    ("launch", world_size) + descriptors: the request, then (result, log) of each rank
+    to the nursery    ("launch", world_size, number of descriptors) + the first of them
+                      ("descriptors",) + the next ones, as long as some are lacking
                       ("signal", rank, signal number)
     from the nursery  ("started", [pid of each rank])
                       ("ended", rank, exit code, time in ns)
 
-Descriptors are memfds: nothing to clean up, and no pipe that could fill.
+The descriptors of a launch: the request; (result, standard output, standard error) of each rank; what every rank
+inherits. Those of a rank are memfds: nothing to clean up, and no pipe that could fill.
 """
 
 from __future__ import annotations
@@ -31,9 +33,8 @@ import time
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from typing import Any
 
-__all__ = ["STACK_SIGNAL", "Request", "main"]
+__all__ = ["MAX_DESCRIPTORS", "STACK_SIGNAL", "Request", "connect", "import_modules", "inherited", "main", "outputs"]
 
 STACK_SIGNAL = signal.SIGUSR2
 """On this signal a rank writes the Python stacks of its threads to its log."""
@@ -42,20 +43,29 @@ PRELOAD = (
     "torch",
     "torch.distributed",
     "torch.distributed.tensor",
+    "torch._dynamo",  # every optimizer imports it: a second of each rank
     "neuron_dist",
     "collectives.planner",
 )
 _PR_SET_PDEATHSIG = 1
 _MAX_MESSAGE = 1 << 16
-_MAX_DESCRIPTORS = 253  # the kernel's SCM_MAX_FD
+MAX_DESCRIPTORS = 253
+"""Of one message: the kernel's SCM_MAX_FD."""
+
+inherited: list[int] = []
+"""In a rank: the descriptors that its launch was given for all ranks, in that order."""
+outputs: list[int] = []
+"""In a rank: the descriptors of its standard output and standard error, as its launch reads them."""
 
 
 @dataclass
 class Request:
     """What the ranks of one launch shall do."""
 
-    module: str
-    """Where the function lives; imported once, before the forks."""
+    name: str
+    """Of the function, for messages."""
+    prepare: bytes
+    """The pickled ``(function, args)`` that is called in the nursery before the forks: what it imports is shared."""
     call: bytes
     """The pickled ``(function, args)``; unpickled in each rank."""
     sys_path: list[str]
@@ -64,6 +74,12 @@ class Request:
     """The whole environment of a rank, but for RANK and LOCAL_RANK."""
     backend: str | None
     device: str | None
+
+
+def import_modules(*names: str) -> None:
+    """Imports ``names``: what :class:`Request` prepares for a function of a module."""
+    for name in names:
+        importlib.import_module(name)
 
 
 def main(descriptor: int) -> None:
@@ -99,11 +115,16 @@ class _Nursery:
 
     def _obey(self) -> bool:
         """Does what one message asks; false when the socket has closed."""
-        data, descriptors, _, _ = socket.recv_fds(self.channel, _MAX_MESSAGE, _MAX_DESCRIPTORS)
+        data, descriptors, _, _ = socket.recv_fds(self.channel, _MAX_MESSAGE, MAX_DESCRIPTORS)
         if not data:
             return False
         match pickle.loads(data):
-            case ("launch", world_size):
+            case ("launch", world_size, count):
+                while len(descriptors) < count:
+                    data, more, _, _ = socket.recv_fds(self.channel, _MAX_MESSAGE, MAX_DESCRIPTORS)
+                    if not data:
+                        return False
+                    descriptors += more
                 self._launch(world_size, descriptors)
             case ("signal", rank, number):
                 if rank in self.pids:
@@ -117,17 +138,19 @@ class _Nursery:
         request: Request = pickle.loads(_read_all(descriptors[0]))
         sys.path[:] = request.sys_path
         os.chdir(request.cwd)
-        with contextlib.suppress(
-            Exception
-        ):  # each rank meets it when it unpickles the call, and reports it
-            importlib.import_module(request.module)
+        known = len(sys.modules)
+        with contextlib.suppress(BaseException):  # each rank meets it in its call, and reports it
+            function, args = pickle.loads(request.prepare)
+            function(*args)
+        if len(sys.modules) != known:
+            gc.freeze()
+        inherited[:] = descriptors[1 + 3 * world_size :]
         pids = []
         for rank in range(world_size):
-            result, log = descriptors[1 + 2 * rank], descriptors[2 + 2 * rank]
             pid = os.fork()
             if pid == 0:
                 self.channel.close()
-                _live_as_rank(request, rank, result, log)
+                _live_as_rank(request, rank, *descriptors[1 + 3 * rank : 4 + 3 * rank])
             pids.append(pid)
             self.pids[rank] = pid
             self.pidfds[os.pidfd_open(pid)] = rank
@@ -158,19 +181,20 @@ def _kill_session(pid: int) -> None:
             kill(pid, signal.SIGKILL)
 
 
-def _live_as_rank(request: Request, rank: int, result: int, log: int) -> None:
+def _live_as_rank(request: Request, rank: int, result: int, out: int, err: int) -> None:
     """The whole life of a rank; does not return."""
     parent = os.getppid()
     os.setsid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    outputs[:] = out, err
+    os.dup2(out, 1)
+    os.dup2(err, 2)
     sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), line_buffering=True)
     sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), line_buffering=True)
-    faulthandler.enable(file=2)
-    faulthandler.register(STACK_SIGNAL, file=2, all_threads=True)
+    faulthandler.enable(file=err)
+    faulthandler.register(STACK_SIGNAL, file=err, all_threads=True)
     os.environ.clear()
     os.environ.update(request.env, RANK=str(rank), LOCAL_RANK=str(rank))
     status = 0
@@ -199,8 +223,7 @@ def _call(request: Request) -> object:
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     function, args = pickle.loads(request.call)
     if request.backend is not None:
-        dist.init_process_group(request.backend)
-        _wait_for_all(dist.distributed_c10d._get_default_store(), dist.get_world_size())
+        connect(request.backend)
     if request.device is not None:
         torch.set_default_device(request.device)
     value = function(*args)
@@ -209,8 +232,13 @@ def _call(request: Request) -> object:
     return value
 
 
-def _wait_for_all(store: Any, world_size: int) -> None:
-    """A rank that fails at once must not break the peers that are still connecting to it."""
+def connect(backend: str) -> None:
+    """Initialises this rank's process group, and waits until all ranks have: one that fails at once must not break
+    the peers that are still connecting to it."""
+    import torch.distributed as dist
+
+    dist.init_process_group(backend)
+    store, world_size = dist.distributed_c10d._get_default_store(), dist.get_world_size()
     if store.add("run_ranks/ready", 1) == world_size:
         store.set("run_ranks/go", "")
     store.wait(["run_ranks/go"])

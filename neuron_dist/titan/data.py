@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def apply_data(config: Any, data: DataSection, source: Source) -> tuple[Any, lis
         return config, []
     from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
 
-    problems = []
+    problems: list[Problem] = []
     path = Path(data.path).expanduser().resolve() if data.path else None
     if path is not None:
         wrong = _wrong_path(path)
@@ -39,6 +39,11 @@ def apply_data(config: Any, data: DataSection, source: Source) -> tuple[Any, lis
         expected = f"{type(config.dataloader).__qualname__} reads no plain text; choose another config or drop data:"
         problems.append(Problem(source.where("data"), "data", data.path or data.corpus, expected))
         return config, problems
+    workers = config.dataloader.num_workers
+    if workers > 1:
+        expected = "expected 0 or 1: each worker would read the whole text"
+        key = "dataloader.num_workers"
+        problems.append(Problem(source.where(key), key, workers, expected))
     changes: dict[str, Any] = {"dataloader": _reading(config.dataloader, name, path)}
     validator = getattr(config.validator, "dataloader", None)
     if isinstance(validator, HuggingFaceTextDataLoader.Config):
@@ -56,7 +61,12 @@ def apply_data(config: Any, data: DataSection, source: Source) -> tuple[Any, lis
 
 
 def _reading(dataloader: Any, name: str, path: Path | None) -> Any:
-    return dataclasses.replace(dataloader, dataset=name, dataset_path=str(path) if path else None)
+    """``dataloader``, a ``HuggingFaceTextDataLoader.Config``, for our dataset and in its order."""
+    from neuron_dist.titan.global_order import GlobalOrderDataLoader
+
+    fields = {f.name: getattr(dataloader, f.name) for f in dataclasses.fields(dataloader)}
+    fields |= {"dataset": name, "dataset_path": str(path) if path else None}
+    return GlobalOrderDataLoader.Config(**fields)
 
 
 def _register(data: DataSection) -> None:
@@ -139,10 +149,10 @@ def _is_text(file: Path) -> bool:
     return b"\0" not in head
 
 
-def _dataset(documents: list[str], key: str = "text") -> Any:
+def _dataset(documents: Sequence[str], key: str = "text") -> Any:
     import datasets
 
-    return datasets.Dataset.from_dict({key: documents})
+    return datasets.Dataset.from_dict({key: list(documents)})
 
 
 def _text(sample: dict[str, Any], key: str = "text") -> str:

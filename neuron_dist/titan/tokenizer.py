@@ -7,6 +7,7 @@ was made so, with CPython 3.11.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def tokenizer_folder() -> Path:
         return folder
 
 
-def train_tokenizer(documents: list[str], folder: Path, vocabulary: int = VOCABULARY) -> None:
+def train_tokenizer(documents: Iterable[str], folder: Path, vocabulary: int = VOCABULARY) -> None:
     """Trains a byte-level BPE of ``vocabulary`` tokens and writes it to ``folder`` in Hugging Face's format."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
