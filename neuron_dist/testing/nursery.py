@@ -39,6 +39,7 @@ inherited: list[int] = []
 outputs: list[int] = []
 """In a rank: the descriptors of its standard output and standard error, as its launch reads them."""
 
+
 @dataclass
 class Request:
     """What the ranks of one launch shall do."""
@@ -65,8 +66,7 @@ def import_modules(*names: str) -> None:
 
 def main(descriptor: int) -> None:
     """Serves launches on the socket ``descriptor`` until it closes."""
-    importlib.import_module("torch._dynamo")  # every optimizer imports it: a second of each rank
-    preload()
+    preload("torch._dynamo")  # every optimizer imports it: a second of each rank
     with socket.socket(fileno=descriptor) as channel:
         _TestNursery(channel).serve()
 
@@ -77,7 +77,7 @@ class _TestNursery(Nursery):
         while len(descriptors) < count:
             data, more, _, _ = socket.recv_fds(self.channel, MAX_MESSAGE, MAX_DESCRIPTORS)
             if not data:
-                raise EOFError("the test process ended while it was launching ranks")
+                return  # the test process has gone, which ends this one
             descriptors += more
         self._launch(world_size, descriptors)
 
@@ -94,8 +94,8 @@ class _TestNursery(Nursery):
         inherited[:] = descriptors[1 + 3 * world_size :]
         pids = []
         for rank in range(world_size):
-            result, out, err = descriptors[1 + 3 * rank : 4 + 3 * rank]
-            pids.append(self.fork(rank, partial(_live_as_rank, request, rank, result, out, err)))
+            files = descriptors[1 + 3 * rank : 4 + 3 * rank]
+            pids.append(self.fork(rank, partial(_live_as_rank, request, rank, *files)))
         for descriptor in descriptors:
             os.close(descriptor)
         self.send("started", pids)
