@@ -80,6 +80,7 @@ def test_debugger(inner):
     child.sendline("p 2000 + rank")
     child.expect("2001")
     child.sendline("c")
+    child.expect("PDB continue")
     rest = child.read().decode()
     assert "(Pdb)" not in rest and "1 failed" in rest and "1 passed" in rest
 
