@@ -6,7 +6,7 @@ That is also why it is no part of ``neuron_dist``, which imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -41,7 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_pycollect_makeitem(collector: pytest.Collector) -> Iterator[Any]:
+def pytest_pycollect_makeitem(collector: pytest.Collector) -> Generator[None, Any, Any]:
     """Turns marked functions into tests that run in ranks, once all else that turns them has done so."""
     made = yield
     if isinstance(made, list) and not collector.config.pluginmanager.has_plugin(IN_RANK):
@@ -100,7 +100,8 @@ def world_size(request: pytest.FixtureRequest) -> int:
 def rank(request: pytest.FixtureRequest) -> int:
     """This process's rank."""
     _options(request)
-    return request.config.pluginmanager.get_plugin(IN_RANK).rank
+    plugin: Any = request.config.pluginmanager.get_plugin(IN_RANK)
+    return plugin.rank
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import pickle
 import re
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +135,7 @@ class _Runner:
             shutil.rmtree(folder, ignore_errors=True)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[Any]:
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """--pdb debugs the rank that fails, there, and not this process afterwards."""
         manager = self.config.pluginmanager
         debugger = isinstance(item, RanksFunction) and manager.unregister(name="pdbinvoke")
@@ -146,7 +146,7 @@ class _Runner:
                 manager.register(debugger, "pdbinvoke")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
         report = yield
         if isinstance(item, RanksFunction) and item.outcome is not None:
             item.outcome.amend(report)

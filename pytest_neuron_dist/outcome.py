@@ -92,7 +92,7 @@ class Outcome:
 
     def outputs(self) -> Iterator[tuple[str, str, str]]:
         """Phase, stream and text of what ranks have printed, equal texts once, with the ranks in the phase's name."""
-        texts: dict[tuple[str, str], dict[str, list[int]]] = {}
+        texts: dict[tuple[str, str], dict[str, list[int]]] = {}  # by phase and stream
         for rank in range(self.world_size):
             sections: list[tuple[str, str]] = []
             if rank in self.printed:
@@ -106,8 +106,7 @@ class Outcome:
             for name, text in sections:
                 match = re.fullmatch(r"Captured (\w+) (\w+)", name)
                 if match and text:
-                    key = match[2], match[1]
-                    texts.setdefault(key, {}).setdefault(text, []).append(rank)
+                    texts.setdefault((match[2], match[1]), {}).setdefault(text, []).append(rank)
         for (when, key), groups in sorted(texts.items(), key=lambda pair: PHASES.index(pair[0][0])):
             for text, ranks in groups.items():
                 yield f"{when} ({spelled(ranks)})", key, text
@@ -153,7 +152,7 @@ class Outcome:
         groups: dict[Hashable, list[int]] = {}
         for rank in self.failed:
             groups.setdefault(self._message(rank), []).append(rank)
-        blocks = []
+        blocks: list[tuple[str, list[tuple[ReprTraceback, ReprFileLocation | None]]]] = []
         place = None
         for ranks in groups.values():
             first = ranks[0]

@@ -12,7 +12,7 @@ import pickle
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
@@ -101,7 +101,7 @@ class _RankPlugin:
                 dist.destroy_process_group()
 
     @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
         report = yield
         self.failed |= report.failed
         if call.excinfo is not None and self.record.when is None:

@@ -92,13 +92,14 @@ def test_in_ranks(command, world_size, speaker, expected, rank, monkeypatch, cap
     assert same(said, expected if rank == speaker else "")
 
 
+@pytest.mark.timeout(310)
 def test_by_torchrun():
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", FOLDER / "ddp.py"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert same(done.stdout, DDP)
