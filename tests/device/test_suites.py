@@ -41,8 +41,8 @@ def test_a_module_that_differs_is_found(monkeypatch: pytest.MonkeyPatch) -> None
     sample = module_checks.samples(info, torch.float32, True)[0]
     forward = torch.nn.Linear.forward
 
-    def other(self: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
-        y = forward(self, x)
+    def other(self: torch.nn.Linear, input: torch.Tensor) -> torch.Tensor:
+        y = forward(self, input)
         return y * 1.0001 if y.is_neuron else y
 
     monkeypatch.setattr(torch.nn.Linear, "forward", other)
