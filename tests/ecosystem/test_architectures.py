@@ -122,7 +122,7 @@ def test_an_unknown_type_is_told_its_neighbours():
     spec = importlib.util.spec_from_file_location("benchmark_of_architectures", BENCHMARK)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    with pytest.raises(SystemExit, match="--only lama: .* llama"):
+    with pytest.raises(SystemExit, match=r"--only lama: .* llama"):
         module.chosen(["lama"])
     assert module.chosen(["t5", "bert"]) == ["bert", "t5"]
 
