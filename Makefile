@@ -9,7 +9,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 PIP_ARGS ?=
-RANKS ?= 4
+RANKS ?=
 RECIPE ?= configs/recipes/llama3_debug.yaml
 ARGS ?=
 
@@ -26,7 +26,7 @@ help:
 	@sed -n '1p' $(firstword $(MAKEFILE_LIST)) | sed 's/# /usage: /'
 
 train: build
-	$(BIN)/torchrun --nproc-per-node $(RANKS) -m neuron_dist.train --recipe $(RECIPE) $(ARGS)
+	$(BIN)/neuron-dist train $(RECIPE) $(if $(RANKS),-n $(RANKS)) $(ARGS)
 
 test: build
 	$(BIN)/python -m pytest $(ARGS)
@@ -42,7 +42,7 @@ lint: build
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy benchmarks/collectives.py
-	$(BIN)/mypy --explicit-package-bases benchmarks/op_coverage.py benchmarks/architectures.py benchmarks/fidelity.py benchmarks/published_training.py benchmarks/replay.py
+	$(BIN)/mypy --explicit-package-bases benchmarks/op_coverage.py benchmarks/architectures.py benchmarks/pytest_plugin.py benchmarks/fidelity.py benchmarks/published_training.py benchmarks/replay.py benchmarks/launcher.py
 
 build: $(VENV)/.native
 

@@ -1,5 +1,7 @@
 """The command line ``neuron-dist``. The top of the house: imports ``neuron_dist``, is imported by nothing.
 
+    neuron-dist run           torchrun, with ranks that start in milliseconds
+    neuron-dist train         a TorchTitan recipe
     neuron-dist ls            the simulated cluster, as neuron-ls prints it
     neuron-dist nccom-test    prices of collectives, with nccom-test's arguments and columns
     neuron-dist explain       why a collective runs as it does
@@ -7,5 +9,6 @@
     neuron-dist trace         the same as a Chrome trace
     neuron-dist replay        a recorded run once more, with contention or on another cluster
 
-Only ``nccom-test --wall`` and ``--check`` start ranks. They and what reads traces import torch, with ``neuron_dist``.
+``run``, ``train`` and ``nccom-test --wall`` and ``--check`` start ranks. They and what reads traces import torch, with
+``neuron_dist``.
 """

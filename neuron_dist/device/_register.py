@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from neuron_dist import _C, device
+from neuron_dist import _C, compile, device
 from neuron_dist.device import _cluster, _torch_fixes, memory, random
 from neuron_dist.neuronx import metadata
 
@@ -30,4 +30,5 @@ def register() -> None:
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
     _torch_fixes.apply()
+    compile.install()
     metadata.install()

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from neuron_dist import _C
 from neuron_dist.device import bind_local_rank
+from neuron_dist.distributed import symmetric_memory
 from neuron_dist.distributed.plans import Plans
 from neuron_dist.simulation import session
 
@@ -31,6 +32,7 @@ def register() -> None:
         return
     dist.Backend.register_backend("neuron", _create, extended_api=True, devices=["neuron", "cpu"])
     _extend_fake()
+    symmetric_memory.register()
 
 
 def _extend_fake() -> None:
@@ -62,15 +64,23 @@ def _create(opts: Any, pg_options: Any) -> Any:
     options.global_ranks_in_group = list(opts.global_ranks_in_group)
     options.device_index = _bind_device(opts)
     ranks = options.global_ranks_in_group or list(range(opts.group_size))
-    session.join(ranks, opts.group_rank, opts.store)
+    store = _store_of_this_attempt(opts.store)
+    session.join(ranks, opts.group_rank, store)
     group = _C.create_process_group(
-        opts.store, opts.group_rank, opts.group_size, options, stack_provider=_main_thread_stack
+        store, opts.group_rank, opts.group_size, options, stack_provider=_main_thread_stack
     )
     plans = Plans(ranks, opts.group_rank, options.algorithm or None)
     group._set_planner(plans.order_of_additions)
     group._set_pricer(plans.price)
     _watch(group, tuple(ranks))
     return group
+
+
+def _store_of_this_attempt(store: Any) -> Any:
+    """``store``, without what ranks of an earlier attempt have left: torch's elastic agent keeps its store when it
+    starts all ranks again."""
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return store if attempt == "0" else dist.PrefixStore(f"attempt_{attempt}", store)
 
 
 def _watch(group: Any, ranks: tuple[int, ...]) -> None:

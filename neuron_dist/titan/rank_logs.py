@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from pathlib import Path
+
+from neuron_dist import reports
 
 __all__ = ["log_to"]
 
-_STEP = re.compile(r"^(\x1b\[\d+m)?(step: +\d|validate step: +\d)")
+_STEP = re.compile(r"^(\x1b\[\d+m)?(?P<validate>validate )?step: +\d")
 _NOISE = re.compile(
     "|".join(
         (
@@ -34,26 +37,34 @@ _NOISE = re.compile(
 
 
 class _Terminal(logging.Filter):
-    """What of a rank's records the terminal shows."""
+    """What of a rank's records the terminal shows, and what is added to its step lines."""
 
-    def __init__(self, rank: int, metrics_rank: int) -> None:
+    def __init__(self, rank: int, metrics_rank: int, addition: Callable[[], str]) -> None:
         super().__init__()
         self.rank = rank
         self.metrics_rank = metrics_rank
+        self.addition = addition
 
     def filter(self, record: logging.LogRecord) -> bool:
         message = record.getMessage()
-        if _STEP.match(message):
+        if reports.progress_is_shown() and record.levelno < logging.WARNING:
+            return False
+        if step := _STEP.match(message):
+            addition = "" if step["validate"] else self.addition()
+            if self.rank == self.metrics_rank and not message.endswith(addition):
+                record.msg, record.args = message + addition, ()
             return self.rank == self.metrics_rank
         if _NOISE.search(message) and record.levelno <= logging.WARNING:
             return False
         return self.rank == 0 or record.levelno >= logging.ERROR
 
 
-def log_to(folder: Path, rank: int, metrics_rank: int) -> Path:
+def log_to(
+    folder: Path, rank: int, metrics_rank: int, addition: Callable[[], str] = lambda: ""
+) -> Path:
     """Adds ``folder/rank_<rank>.log`` to the root logger and quietens its other handlers; call after TorchTitan's own.
 
-    Returns the file. Python's warnings go where the log goes.
+    Returns the file. Python's warnings go where the log goes. ``addition`` is asked for what to add to a step line.
     """
     folder.mkdir(parents=True, exist_ok=True)
     root = logging.getLogger()
@@ -64,7 +75,7 @@ def log_to(folder: Path, rank: int, metrics_rank: int) -> Path:
     ]
     owners = [owner for owner in loggers if isinstance(owner, logging.Logger) and owner.handlers]
     for handler in [h for owner in owners for h in owner.handlers]:
-        handler.addFilter(_Terminal(rank, metrics_rank))
+        handler.addFilter(_Terminal(rank, metrics_rank, addition))
     path = folder / f"rank_{rank}.log"
     to_file = logging.FileHandler(path, mode="w", encoding="utf-8")
     to_file.setLevel(logging.INFO)

@@ -21,8 +21,9 @@ from neuron_dist.titan import recipe as recipes
 from neuron_dist.titan.check import Plan, check
 from neuron_dist.titan.problems import Problem, RecipeError
 from neuron_dist.titan.recipe import ClusterSection
+from neuron_dist.titan.summary import Recorder, summary
 
-__all__ = ["main", "parse_args", "train"]
+__all__ = ["main", "offline", "parse_args", "prepare", "train", "world"]
 
 _MAX_DEVICES = 127
 """As many as torch numbers in a process."""
@@ -32,24 +33,35 @@ EXIT_RECIPE = 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Checks the recipe on every rank, then trains; returns the exit status."""
-    _offline()
-    _threads()
+    ranks, local_ranks = world()
+    _threads(local_ranks)
     try:
         options = parse_args(sys.argv[1:] if argv is None else argv)
-        _need_device(options.device)
-        _simulate(recipes.load(options.recipe, options.set).own.cluster)
-        ranks = int(os.environ.get("WORLD_SIZE", "1"))
-        plan = check(
-            options.recipe,
-            options.set,
-            ranks=ranks,
-            device=options.device,
-            backend=options.backend,
+        plan = prepare(
+            options.recipe, options.set, ranks, local_ranks, options.device, options.backend
         )
     except RecipeError as error:
         _refuse(str(error))
     train(plan)
     return 0
+
+
+def world() -> tuple[int, int]:
+    """Ranks of the run, and those of them on this machine, by torchrun's environment."""
+    return int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def prepare(
+    recipe: str, settings: Sequence[str], ranks: int, local_ranks: int, device: str, backend: str
+) -> Plan:
+    """The plan for ``ranks`` ranks, ``local_ranks`` of them on this machine, in the environment that it needs.
+
+    Raises :class:`RecipeError` with everything that is wrong. A process that forks ranks may call it before.
+    """
+    offline()
+    _need_device(device)
+    _simulate(recipes.load(recipe, settings).own.cluster, local_ranks)
+    return check(recipe, settings, ranks=ranks, device=device, backend=backend)
 
 
 def parse_args(argv: Sequence[str]) -> argparse.Namespace:
@@ -80,14 +92,17 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def train(plan: Plan) -> None:
-    """Builds TorchTitan's Trainer of ``plan``, trains, and prints the summary on rank 0."""
+def train(plan: Plan) -> Recorder:
+    """Builds TorchTitan's Trainer of ``plan``, trains, and prints the summary on rank 0.
+
+    Returns what the rank that knows the loss has recorded.
+    """
     from torchtitan.observability import structured_logger as sl
     from torchtitan.tools.logging import init_logger
 
     from neuron_dist.titan import shims
+    from neuron_dist.titan.progress import Progress
     from neuron_dist.titan.rank_logs import log_to
-    from neuron_dist.titan.summary import Recorder, summary
 
     config, layout = plan.config, plan.layout
     for name, value in (
@@ -104,18 +119,19 @@ def train(plan: Plan) -> None:
     if plan.recipe.own.trace and plan.device == "neuron":
         session.trace_to(Path(config.dump_folder) / plan.recipe.own.trace)
     logs = Path(config.dump_folder) / "logs"
-    log_to(logs, _rank(), layout.metrics_rank)
+    recorder = Recorder()
+    progress = Progress(_rank(), config.training.steps, recorder, plan.device)
+    log_to(logs, _rank(), layout.metrics_rank, progress.line)
     sl.init_structured_logger(
         source="training",
         output_dir=config.dump_folder,
         enable=config.debug.enable_structured_logging,
     )
-    recorder = Recorder()
     trainer: Any = None
     try:
         trainer = config.build()
         recorder.attach(trainer.metrics_processor)
-        _mark_steps(trainer)
+        _mark_steps(trainer, progress if _rank() == layout.metrics_rank else None)
         if getattr(config.checkpoint, "create_seed_checkpoint", False):
             trainer.checkpointer.save(curr_step=0, last_step=True)
         else:
@@ -136,9 +152,10 @@ def train(plan: Plan) -> None:
             plan.recipe.name, str(layout), where, recorders, layout.metrics_rank, memory, logs
         )
         print(f"{text}\n{session.summary()}\n" if plan.device == "neuron" else text, flush=True)
+    return recorders[layout.metrics_rank]
 
 
-def _simulate(section: ClusterSection) -> None:
+def _simulate(section: ClusterSection, local_ranks: int) -> None:
     """Tells the device which cluster it is part of; it looks at its first use, which is in the check already."""
     try:
         cluster = load_cluster(section.product, section.instances, section.lnc)
@@ -147,23 +164,26 @@ def _simulate(section: ClusterSection) -> None:
     os.environ["NEURON_DIST_CLUSTER"] = cluster.product
     os.environ["NEURON_LOGICAL_NC_CONFIG"] = str(cluster.lnc)
     if cluster.cores_per_instance > _MAX_DEVICES:
-        os.environ.setdefault("NEURON_RT_NUM_CORES", os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        os.environ.setdefault("NEURON_RT_NUM_CORES", str(local_ranks))
 
 
-def _mark_steps(trainer: Any) -> None:
-    """Ends a step of simulated time where TorchTitan ends its own: it has an optimizer for each model part."""
+def _mark_steps(trainer: Any, progress: Any) -> None:
+    """Ends a step of simulated time where TorchTitan ends its own: it has an optimizer for each model part. Tells
+    ``progress`` on the rank that has it."""
     session.steps_end_here()
     train_step = trainer.train_step
 
     def step(*args: Any, **kwargs: Any) -> Any:
         result = train_step(*args, **kwargs)
         session.end_step()
+        if progress is not None:
+            progress.step_ended(trainer.step)
         return result
 
     trainer.train_step = step
 
 
-def _gather(recorder: Any, ranks: int) -> list[Any]:
+def _gather(recorder: Recorder, ranks: int) -> list[Recorder]:
     gathered: list[Any] = [None] * ranks
     torch.distributed.all_gather_object(gathered, recorder)
     return gathered
@@ -189,18 +209,17 @@ def _need_device(device: str) -> None:
         )
 
 
-def _offline() -> None:
+def offline() -> None:
     """Keeps the Hugging Face libraries off the network, unless the user says otherwise."""
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         os.environ.setdefault(name, "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
-def _threads() -> None:
+def _threads(local_ranks: int) -> None:
     """As many threads a rank as there are cores for it, where OMP_NUM_THREADS does not say."""
     if "OMP_NUM_THREADS" not in os.environ:
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        threads = max(1, len(os.sched_getaffinity(0)) // here)
+        threads = max(1, len(os.sched_getaffinity(0)) // local_ranks)
         os.environ["OMP_NUM_THREADS"] = str(threads)
         torch.set_num_threads(threads)
 

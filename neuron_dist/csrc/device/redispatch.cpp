@@ -439,12 +439,16 @@ struct Fallback final : c10::OperatorKernel {
         break;
       }
     }
-    const OpPlan plan(op);
-    Call(op, plan, keys, *stack).run();
+    redispatch(op, keys, stack);
   }
 };
 
 } // namespace
+
+void redispatch(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  const OpPlan plan(op);
+  Call(op, plan, keys, *stack).run();
+}
 
 void register_redispatch() {
   auto& dispatcher = c10::Dispatcher::singleton();
