@@ -91,7 +91,8 @@ def main() -> None:
             bar.set_postfix_str(f"{row.model}: {row.outcome}", refresh=False)
             bar.update()
     if args.docs:
-        DOCS.write_text(replaced(DOCS.read_text(), render(list(rows.values()))))
+        section = render(list(rows.values()), len(all_kinds()))
+        DOCS.write_text(replaced(DOCS.read_text(), section))
     print(summary([rows[kind] for kind in kinds]))
 
 

@@ -129,8 +129,9 @@ def test_an_unknown_type_is_told_its_neighbours():
 
 def test_the_section_is_replaced():
     rows = [check.Row("a", "equal", inputs=["input_ids"]), check.Row("b", why="inputs: <x> | y")]
-    once = page.replaced("# Coverage of operators\n\ntext\n", page.render(rows))
-    assert page.replaced(once, page.render(rows)) == once
+    once = page.replaced("# Coverage of operators\n\ntext\n", page.render(rows, 3))
+    assert "2 of 3 types" in once
+    assert page.replaced(once, page.render(rows, 3)) == once
     assert (
         "| equal | bit for bit | 1 |" in once and "| `b` | not run | inputs: &lt;x> / y |" in once
     )

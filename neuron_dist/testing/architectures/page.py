@@ -34,8 +34,8 @@ def _why(row: Row) -> str:
     return (row.why or parts).replace("|", "/").replace("<", "&lt;")
 
 
-def render(rows: list[Row]) -> str:
-    """The section, from its heading on."""
+def render(rows: list[Row], total: int) -> str:
+    """The section, from its heading on; ``total`` is how many types transformers has."""
     import transformers
 
     modalities = Counter(_fed(row) for row in rows if row.outcome in ("equal", "close"))
@@ -49,7 +49,7 @@ Each model type of transformers' `AutoModel`, tiny and with random weights: forw
 
 `not run` says nothing about the device: the CPU itself did not run the model on a configuration and inputs made here.
 
-transformers {transformers.__version__}, torch {torch.__version__}: {len(rows)} types.
+transformers {transformers.__version__}, torch {torch.__version__}: {len(rows)} of {total} types have been run.
 
 {summary(rows)}
 
