@@ -29,8 +29,9 @@ sys.path[:] = [
 ]  # benchmarks/collectives.py hides the package
 
 from neuron_dist.testing.architectures.check import Row  # noqa: E402
-from neuron_dist.testing.architectures.page import render, replaced, summary  # noqa: E402
+from neuron_dist.testing.architectures.page import render, summary  # noqa: E402
 from neuron_dist.testing.architectures.sweep import all_kinds, run  # noqa: E402
+from neuron_dist.testing.op_docs import into_page  # noqa: E402
 
 DOCS = HERE.parent / "docs" / "coverage.md"
 
@@ -92,7 +93,7 @@ def main() -> None:
             bar.update()
     if args.docs:
         section = render(list(rows.values()), len(all_kinds()))
-        DOCS.write_text(replaced(DOCS.read_text(), section))
+        DOCS.write_text(into_page(DOCS.read_text(), "architectures", section))
     print(summary([rows[kind] for kind in kinds]))
 
 

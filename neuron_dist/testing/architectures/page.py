@@ -8,9 +8,7 @@ import torch
 
 from neuron_dist.testing.architectures.check import OUTCOMES, Row
 
-__all__ = ["HEADING", "render", "replaced", "summary"]
-
-HEADING = "## Architectures of transformers"
+__all__ = ["render", "summary"]
 
 
 def summary(rows: list[Row]) -> str:
@@ -40,7 +38,7 @@ def render(rows: list[Row], total: int) -> str:
 
     modalities = Counter(_fed(row) for row in rows if row.outcome in ("equal", "close"))
     fed = "\n".join(f"| {name} | {count} |" for name, count in modalities.most_common())
-    return f"""{HEADING}
+    return f"""## Architectures of transformers
 
 Each model type of transformers' `AutoModel`, tiny and with random weights: forward, backward and an SGD step on
 `neuron` against the CPU. Outputs, gradients and new weights are compared bit for bit. This section is written by
@@ -72,8 +70,3 @@ def _fed(row: Row) -> str:
         "past_values": "time series",
     }
     return " and ".join(dict.fromkeys(words[n] for n in row.inputs if n in words)) or "other"
-
-
-def replaced(page: str, section: str) -> str:
-    """``page`` with ``section`` at its end, instead of an earlier one."""
-    return page.split(HEADING)[0].rstrip() + "\n\n" + section
