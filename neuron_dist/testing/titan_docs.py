@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 import torch
 
-from neuron_dist.testing.titan_cases import Case, Outcome, Verdict
+from neuron_dist.testing.titan_cases import NOT_COMPARED, Case, Outcome, Verdict
 
 __all__ = ["render", "table"]
 
@@ -67,7 +67,8 @@ def table(cases: Sequence[Case], results: _Results, verdicts: Mapping[str, Verdi
 
 def _counts(cases: Sequence[Case], results: _Results, verdicts: Mapping[str, Verdict]) -> str:
     both = [c for c in cases if not c.gloo and not c.refused]
-    agree = sum(verdicts[c.name].ok for c in both)
+    compared = [c for c in both if verdicts[c.name].text != NOT_COMPARED]
+    agree = sum(verdicts[c.name].ok for c in compared)
     bits = sum(verdicts[c.name].text == "equal" for c in both)
     alone = [c for c in cases if c.gloo]
     refused = [c for c in cases if c.refused]

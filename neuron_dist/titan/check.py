@@ -22,7 +22,10 @@ from neuron_dist.titan.model import apply_model
 from neuron_dist.titan.problems import Problem, RecipeError, one_of
 from neuron_dist.titan.recipe import Recipe
 
-__all__ = ["Plan", "check"]
+__all__ = ["Plan", "check", "original_config"]
+
+_CUDA_DISPATCHERS = ("DeepEP", "HybridEP", "MinimalAsyncEP")
+"""TorchTitan's ways to move tokens to their experts that are libraries of CUDA kernels."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,12 @@ def _configured(recipe: Recipe, problems: list[Problem]) -> Any:
     return config
 
 
+def original_config(recipe: Recipe) -> Any:
+    """What the config function of a recipe that was found right returns by itself."""
+    with _silent():
+        return _config_of(recipe)
+
+
 def _config_of(recipe: Recipe) -> Any:
     """What the config function returns, ours to change."""
     function = _config_function(recipe)
@@ -213,11 +222,40 @@ def _has(config: Any, module: type) -> bool:
 
 def _support(config: Any) -> list[tuple[str, object, str]]:
     """What TorchTitan accepts but cannot run here."""
+    from torchtitan.models.common import token_dispatcher
+    from torchtitan.models.common.attention import VarlenAttention
+    from torchtitan.models.common.dist_gemm import RowParallelLinear
+
     findings: list[tuple[str, object, str]] = []
-    backend = config.parallelism.spmd_backend
+    parallelism, spec = config.parallelism, config.model_spec
+    backend = parallelism.spmd_backend
     if backend == "spmd_types" and not shims.torch_knows_spmd_types():
         expected = f"needs torch 2.14 or newer; expected {shims.spmd_backend()}"
         findings.append(("parallelism.spmd_backend", backend, expected))
+    elif backend != "spmd_types" and _has(config, RowParallelLinear.Config):
+        expected = (
+            "folds collectives into matrix products (dist_gemm), for which parallelism.spmd_backend has to be "
+            "spmd_types, which needs torch 2.14 or newer; choose a config without"
+        )
+        findings.append(("config", f"{spec.name} {spec.flavor}", expected))
+    context = parallelism.context_parallel_degree
+    if context > 1 and _has(config, VarlenAttention.Config):
+        expected = "cannot split variable-length attention; expected 1, or a config with flex attention"
+        findings.append(("parallelism.context_parallel_degree", context, expected))
+    for dispatcher in _CUDA_DISPATCHERS:
+        if _has(config, getattr(token_dispatcher, f"{dispatcher}TokenDispatcher").Config):
+            expected = (
+                f"moves tokens by {dispatcher}, which needs CUDA; expected a config with all-to-all"
+            )
+            findings.append(("config", f"{spec.name} {spec.flavor}", expected))
+    tensor = parallelism.tensor_parallel_degree
+    compiled = config.compile.enable and "model" in config.compile.components
+    if compiled and tensor > 1 and not shims.torch_compiles_tensor_parallel():
+        expected = (
+            f"compiles the model, which beside tensor_parallel_degree {tensor} needs torch 2.14 or newer; "
+            "expected false, or compile.components: [loss]"
+        )
+        findings.append(("compile.enable", True, expected))
     return findings
 
 

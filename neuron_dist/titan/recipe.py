@@ -48,8 +48,9 @@ class LaunchSection:
 class DataSection:
     """``data:``, the text to train on; without it the config function's own dataloader stands."""
 
-    corpus: Literal["python"] | None = None
-    """``python``: documentation and source text that every CPython carries."""
+    corpus: Literal["python", "arithmetic"] | None = None
+    """``python``: documentation and source text that every CPython carries. ``arithmetic``: questions and answers, for
+    configs of supervised fine-tuning."""
     path: str | None = None
     """A text file, a folder of them, a .jsonl or .parquet file, or a dataset saved with ``datasets``."""
     text_key: str = "text"

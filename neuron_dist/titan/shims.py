@@ -35,6 +35,7 @@ __all__ = [
     "device_module",
     "exit_process",
     "spmd_backend",
+    "torch_compiles_tensor_parallel",
     "torch_knows_spmd_types",
 ]
 
@@ -213,6 +214,12 @@ def torch_knows_spmd_types() -> bool:
     return any(
         "spmd_types" in file.read_text() for file in Path(*_fully_shard.__path__).glob("*.py")
     )
+
+
+def torch_compiles_tensor_parallel() -> bool:
+    """Whether what AOTAutograd saves of a tensor-parallel model for backward passes its own assertion (torch 2.14 and
+    up; 2.13 says "expected all tensors_saved_with_vc_check to be Tensors")."""
+    return tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 14)
 
 
 def spmd_backend() -> str:

@@ -49,14 +49,14 @@ class Need:
         return self.parameters + self.gradients + self.optimizer
 
 
-def needs(plan: Plan) -> list[Need]:
-    """What each pipeline rank of a plan needs, in order.
+def needs(plan: Plan, attention: str = "fused") -> list[Need]:
+    """What each pipeline rank of a plan needs, in order, with one of :data:`.trace.ATTENTION`.
 
     Raises RuntimeError in a process that has a process group, and whatever TorchTitan raises for a model that it cannot
     parallelize so.
     """
     stages = stages_of(plan.config, plan.layout)
-    with Tracer(plan) as tracer:
+    with Tracer(plan, attention) as tracer:
         traces = [tracer.trace(stage) for stage in stages]
     return [_need(plan, rank, stages, traces) for rank in range(plan.layout.pipeline)]
 

@@ -28,7 +28,12 @@ from neuron_dist.titan.check import Plan
 from neuron_dist.titan.sizing.live import LiveBytes, allocated_bytes
 from neuron_dist.titan.sizing.stages import Stage, sample_config
 
-__all__ = ["Held", "Tracer", "Trace"]
+__all__ = ["ATTENTION", "Held", "Trace", "Tracer"]
+
+ATTENTION = {
+    "fused": "as a kernel of the hardware does it, which keeps no scores",
+    "dense": "as a run here does it, which keeps the scores of all pairs of tokens",
+}
 
 
 @dataclass
@@ -76,8 +81,10 @@ class Trace:
 class Tracer:
     """Traces the stages of a plan; a context manager that holds the fake process group."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, attention: str = "fused") -> None:
+        """``attention`` is one of :data:`ATTENTION`."""
         self.plan = plan
+        self.attention = attention
         self.config = copy.deepcopy(plan.config)
         self.micro_batch = (
             self.config.parallelism.pipeline_parallel_microbatch_size
@@ -118,7 +125,8 @@ class Tracer:
         device = self.plan.device
         model = self._model(stage)
         live = LiveBytes(device)
-        with FakeTensorMode(allow_non_fake_inputs=True), _balanced_experts(), live:
+        kernel = _fused_attention() if self.attention == "fused" else contextlib.nullcontext()
+        with FakeTensorMode(allow_non_fake_inputs=True), _balanced_experts(), kernel, live:
             where = "cpu" if self.config.training.enable_cpu_offload else device
             model.to_empty(device=where)
             with torch.no_grad(), _uninitialized():
@@ -359,6 +367,28 @@ def _balanced_experts() -> Iterator[None]:
         mock.patch.object(AllToAllTokenDispatcher, "_local_reorder", local_reorder),
         mock.patch.object(AllToAllTokenDispatcher, "_sync_token_count_exchange", splits),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def _fused_attention() -> Iterator[None]:
+    """Attention as one operator, which keeps its inputs, its output and the log-sum-exp."""
+    from neuron_dist.titan import attention
+
+    def fused(
+        q_BNLH: torch.Tensor,
+        k_BNLH: torch.Tensor,
+        v_BNLH: torch.Tensor,
+        *,
+        block_mask: object,
+        score_mod: object = None,
+        scale: float | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        operator = torch.ops.aten._scaled_dot_product_fused_attention_overrideable
+        out, lse, *_ = operator(q_BNLH, k_BNLH, v_BNLH, scale=scale)
+        return out, lse
+
+    with mock.patch.object(attention, "dense_attention", fused):
         yield
 
 
