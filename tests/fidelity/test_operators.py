@@ -71,7 +71,7 @@ def test_strict_raises_what_is_refused_each_time_and_narrowing_warns():
         for _ in range(2):
             for refused in (
                 lambda: torch.nn.functional.scaled_dot_product_attention(x, x, x),
-                lambda: x.contiguous(memory_format=torch.channels_last),
+                lambda: torch.empty_like(x, memory_format=torch.channels_last),
             ):
                 try:
                     refused()
