@@ -31,16 +31,16 @@ CASES = {
 
 
 @needs_neuron
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", CASES)
 def test_needs_are_those_of_a_run(case: str, tmp_path: Path) -> None:
     recipe, ranks, settings = CASES[case]
     settings = [*SMALL, *settings]
     (needs,) = run_ranks(
-        1, sizing_ranks.size, recipe, settings, ranks, backend=None, preload=PRELOAD, timeout=120
+        1, sizing_ranks.size, recipe, settings, ranks, backend=None, preload=PRELOAD, timeout=250
     )
     real = run_ranks(
-        ranks, sizing_ranks.run, recipe, settings, str(tmp_path), backend=None, preload=PRELOAD, timeout=120
+        ranks, sizing_ranks.run, recipe, settings, str(tmp_path), backend=None, preload=PRELOAD, timeout=250
     )  # fmt: skip
     for rank, found in enumerate(real):
         need = next(n for n in needs if rank in n.ranks)
