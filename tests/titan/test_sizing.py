@@ -66,6 +66,13 @@ def test_live_bytes_count_storages_once_and_forget_them() -> None:
         assert (live.live, live.peak) == (0, 2 * allocated_bytes(4000))
 
 
+def test_a_pause_makes_storages_that_never_count() -> None:
+    with FakeTensorMode(), LiveBytes("cpu") as live:
+        with live.paused():
+            a = torch.empty(1000)
+        assert (a.numel(), live.live, live.peak) == (1000, 0, 0)
+
+
 @needs_neuron
 @pytest.mark.parametrize("nbytes", [1, 256, 257, 4000, 5000, 1 << 20, (1 << 20) + 1, (16 << 20) + 1])
 def test_allocated_bytes_are_those_of_the_device(nbytes: int) -> None:

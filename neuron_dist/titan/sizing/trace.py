@@ -126,7 +126,13 @@ class Tracer:
         model = self._model(stage)
         live = LiveBytes(device)
         kernel = _fused_attention() if self.attention == "fused" else contextlib.nullcontext()
-        with FakeTensorMode(allow_non_fake_inputs=True), _balanced_experts(), kernel, live:
+        with (
+            FakeTensorMode(allow_non_fake_inputs=True),
+            _balanced_experts(),
+            kernel,
+            live,
+            _whole_shapes_uncounted(live),
+        ):
             where = "cpu" if self.config.training.enable_cpu_offload else device
             model.to_empty(device=where)
             with torch.no_grad(), _uninitialized():
@@ -386,6 +392,21 @@ def _balanced_experts() -> Iterator[None]:
         mock.patch.object(AllToAllTokenDispatcher, "_local_reorder", local_reorder),
         mock.patch.object(AllToAllTokenDispatcher, "_sync_token_count_exchange", splits),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def _whole_shapes_uncounted(live: LiveBytes) -> Iterator[None]:
+    """DTensor asks each operator for the shape of the whole result by calling it on fake tensors of all ranks' size."""
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    ask = ShardingPropagator._propagate_tensor_meta_non_cached
+
+    def uncounted(self: Any, schema: Any) -> Any:
+        with live.paused():
+            return ask(self, schema)
+
+    with mock.patch.object(ShardingPropagator, "_propagate_tensor_meta_non_cached", uncounted):
         yield
 
 
