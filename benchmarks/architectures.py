@@ -12,6 +12,7 @@ bit for bit. What the CPU itself does not run on the inputs made here is told ap
 from __future__ import annotations
 
 import argparse
+import difflib
 import fnmatch
 import json
 import os
@@ -59,7 +60,10 @@ def chosen(patterns: list[str] | None) -> list[str]:
         return kinds
     for pattern in patterns:
         if not fnmatch.filter(kinds, pattern):
-            sys.exit(f"--only {pattern}: no model type of transformers; it has {', '.join(kinds)}")
+            near = (
+                ", ".join(difflib.get_close_matches(pattern, kinds)) or "docs/coverage.md has all"
+            )
+            sys.exit(f"--only {pattern}: not a model type of AutoModel; the nearest: {near}")
     return [k for k in kinds if any(fnmatch.fnmatchcase(k, p) for p in patterns)]
 
 

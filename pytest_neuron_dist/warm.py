@@ -62,6 +62,11 @@ class _RankPlugin:
         self.terminal: Terminal | None = None
         self.pdb_rank: int | None = None
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Keeps all items, before others deselect some: the test process has chosen."""
+        _items.update((item.nodeid, item) for item in items)
+
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self.collect_errors[report.nodeid] = report.longreprtext
@@ -148,14 +153,7 @@ def prepare(spec: SessionSpec, path: str) -> None:
     with _silenced():
         try:
             _session = _session or _start(spec)
-            session = _session
-            for node in session.perform_collect([path], genitems=False):
-                items = list(session.genitems(node))
-                _items.update((item.nodeid, item) for item in items)
-                # hooks that add markers do so here too; what they deselect stays, the test process has chosen
-                session.config.hook.pytest_collection_modifyitems(
-                    session=session, config=session.config, items=items
-                )
+            _session.perform_collect([path])
         except BaseException as error:
             raise RuntimeError(
                 f"{path} could not be collected in the process that ranks are forked from: {error!r}"

@@ -10,7 +10,7 @@ from neuron_dist.testing.architectures.check import OUTCOMES, Row
 
 __all__ = ["HEADING", "render", "replaced", "summary"]
 
-HEADING = "# Coverage of architectures"
+HEADING = "## Architectures of transformers"
 
 
 def summary(rows: list[Row]) -> str:
