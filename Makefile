@@ -12,6 +12,8 @@ PIP_ARGS ?=
 RANKS ?=
 RECIPE ?= configs/recipes/llama3_debug.yaml
 ARGS ?=
+# what `make bench` measures: collectives, device, or both; ARGS alone is for collectives
+BENCH ?= $(if $(ARGS),collectives,device collectives)
 
 TORCH := torch==2.13.0
 VENV := .venv
@@ -32,7 +34,8 @@ test: build
 	$(BIN)/python -m pytest $(ARGS)
 
 bench: build
-	$(BIN)/python benchmarks/collectives.py $(ARGS)
+	@set -e; for each in $(BENCH); do \
+	    echo "benchmarks/$$each.py $(ARGS)"; $(BIN)/python benchmarks/$$each.py $(ARGS); done
 
 # PyTorch's own distributed suite in all profiles, with its numbers.
 conformance: build
@@ -42,7 +45,7 @@ lint: build
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy benchmarks/collectives.py
-	$(BIN)/mypy --explicit-package-bases benchmarks/op_coverage.py benchmarks/fidelity.py benchmarks/published_training.py benchmarks/replay.py benchmarks/launcher.py
+	$(BIN)/mypy --explicit-package-bases benchmarks/op_coverage.py benchmarks/device.py benchmarks/architectures.py benchmarks/pytest_plugin.py benchmarks/fidelity.py benchmarks/published_training.py benchmarks/replay.py benchmarks/launcher.py
 
 build: $(VENV)/.native
 

@@ -13,10 +13,12 @@ from launch.options import near
 __all__ = ["main"]
 
 COMMANDS = {
+    "check": ("launch.check", "Validate a recipe; show its layout, the memory of its ranks and what TorchNeuron refuses."),
     "explain": ("launch.explain", "Show the schedule of a collective, what it costs and what was rejected."),
     "fidelity": ("launch.fidelity", "Show what the real TorchNeuron would refuse."),
     "ls": ("launch.ls", "Show the simulated devices, as neuron-ls does."),
     "nccom-test": ("launch.nccom_test", "Price collectives, with nccom-test's arguments and columns."),
+    "recipes": ("launch.recipes", "List the recipes that ship with the package."),
     "replay": ("launch.replay", "Replay a recorded run with groups that share links, or on another cluster."),
     "report": ("launch.report", "Show what a run would have taken on its cluster, and write a page about it."),
     "run": ("launch.run", "Run a program on several ranks, as torchrun does, and start them faster."),

@@ -44,10 +44,10 @@ MAX_DESCRIPTORS = 253  # the kernel's SCM_MAX_FD
 _PR_SET_PDEATHSIG = 1
 
 
-def preload() -> None:
-    """Imports and reads what every rank needs, and keeps collections in them from copying what they share with this
-    process."""
-    for name in PRELOAD:
+def preload(*more: str) -> None:
+    """Imports and reads what every rank needs and the modules ``more``, and keeps collections in them from copying what
+    they share with this process."""
+    for name in (*PRELOAD, *more):
         importlib.import_module(name)
     from collectives.topology import ClusterError, cluster_from_environment
     from neuron_dist.fidelity.loading import all_rules

@@ -17,6 +17,9 @@ import yaml
 
 __all__ = ["ClusterError", "load_spec", "product_names"]
 
+# libyaml's loader where PyYAML was built with it: every process that touches the device reads a product.
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 Kind = type | tuple[type, ...]
 NUMBER: tuple[type, ...] = (int, float)
 
@@ -166,7 +169,7 @@ def _read(product: str, seen: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
 @lru_cache
 def _parsed(text: str) -> Any:
     """The YAML, which a process parses once; and not at all if it was forked from one that has."""
-    return yaml.safe_load(text)
+    return yaml.load(text, _Loader)
 
 
 def _check_keys(where: str, prefix: str, section: dict[str, Any], known: dict[str, Kind]) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from neuron_dist import _C
+from neuron_dist.compile import metrics
 from neuron_dist.device.memory import (
     empty_cache,
     get_per_process_memory_fraction,
@@ -237,12 +238,16 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
 
 
 def get_dynamo_metrics() -> dict[str, Any]:
-    """Empty: there is no compiler here, so ``torch.compile`` has compiled no graph for the device."""
-    return {}
+    """Graphs that ``torch.compile`` has made for the device: name -> id, node count, collectives, time to compile.
+
+    The values are :class:`neuron_dist.compile.metrics.GraphMetrics`.
+    """
+    return metrics.read()
 
 
 def reset_dynamo_metrics() -> None:
-    """Does nothing, see :func:`get_dynamo_metrics`."""
+    """Forgets what :func:`get_dynamo_metrics` tells."""
+    metrics.reset()
 
 
 def _sleep(cycles: int) -> None:

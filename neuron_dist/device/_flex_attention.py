@@ -6,54 +6,19 @@ Its eager form is written in ordinary operators, forward and backward, so nothin
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 import torch
 
-__all__ = ["install"]
+from neuron_dist.device._imports import when_imported
 
-MODULE = "torch.nn.attention.flex_attention"
+__all__ = ["install"]
 
 
 def install() -> None:
     """Makes FlexAttention accept neuron tensors: now, or as soon as its module has been imported."""
-    if MODULE in sys.modules:
-        _open(sys.modules[MODULE])
-    else:
-        sys.meta_path.insert(0, _WhenImported(MODULE, _open))
-
-
-class _WhenImported(MetaPathFinder):
-    """Finds nothing by itself; calls ``then`` with the module ``name`` after it has been executed."""
-
-    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        self.name = name
-        self.then = then
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != self.name:
-            return None
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            execute = loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                self.then(module)
-
-            loader.exec_module = exec_module
-        return spec
+    when_imported("torch.nn.attention.flex_attention", _open)
 
 
 def _open(module: ModuleType) -> None:

@@ -6,13 +6,19 @@ import sys
 
 import torch
 
-from neuron_dist import _C, device
+from neuron_dist import _C, compile, device
 from neuron_dist.device import _cluster, _torch_fixes, memory, random
 from neuron_dist.neuronx import metadata
 
 __all__ = ["register"]
 
 _registered = False
+
+
+def _report(operator: str, dtype: str, seen: int) -> None:
+    from neuron_dist.fidelity.operators import tell  # not before there is something to tell
+
+    tell(operator, dtype, seen)
 
 
 def register() -> None:
@@ -30,4 +36,6 @@ def register() -> None:
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
     _torch_fixes.apply()
+    compile.install()
+    _C._watch_operators(_report)
     metadata.install()

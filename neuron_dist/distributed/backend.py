@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from neuron_dist import _C
 from neuron_dist.device import bind_local_rank
+from neuron_dist.distributed import symmetric_memory
 from neuron_dist.distributed.plans import Plans
 from neuron_dist.simulation import session
 
@@ -31,6 +32,7 @@ def register() -> None:
         return
     dist.Backend.register_backend("neuron", _create, extended_api=True, devices=["neuron", "cpu"])
     _extend_fake()
+    symmetric_memory.register()
 
 
 def _extend_fake() -> None:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from neuron_dist.simulation.teams import Team, Teams
 from neuron_dist.simulation.trace import NOBODY, Kind, RankTrace, TraceError
 
-__all__ = ["ANY", "EAGER", "UNEVEN", "Operation", "Team", "collect"]
+__all__ = ["ANY", "EAGER", "UNEVEN", "Operation", "collect"]
 
 ANY = -1
 UNEVEN, EAGER = 2, 4
@@ -24,16 +25,6 @@ UNEVEN, EAGER = 2, 4
 
 Place = tuple[int, int]
 """(position of the trace, index of the record)."""
-
-
-@dataclass(frozen=True)
-class Team:
-    """A process group, the same for all of its ranks."""
-
-    number: int
-    label: str
-    ranks: tuple[int, ...]
-    """Global ranks, in group order."""
 
 
 @dataclass
@@ -92,7 +83,7 @@ def collect(traces: Sequence[RankTrace]) -> list[Operation]:
 class _Collector:
     def __init__(self, traces: Sequence[RankTrace]) -> None:
         self.traces = traces
-        self.teams: dict[tuple[str, tuple[int, ...], int], Team] = {}
+        self.teams = Teams()
         self.collectives: dict[tuple[int, int], Operation] = {}
         self.messages: dict[tuple[int, int, int, int], Operation] = {}
         self.waiting: list[tuple[Team, int, int, Place, int]] = []
@@ -105,25 +96,9 @@ class _Collector:
         ordered = [self.collectives[key] for key in sorted(self.collectives)]
         return ordered + [self.messages[key] for key in sorted(self.messages)]
 
-    def _teams_of(self, trace: RankTrace) -> dict[int, Team]:
-        """By the trace's own numbers. A name and ranks that come again are another group, made later."""
-        found: dict[int, Team] = {}
-        times: dict[tuple[str, tuple[int, ...]], int] = defaultdict(int)
-        for number, group in trace.groups.items():
-            if trace.rank not in group.ranks:
-                raise TraceError(
-                    f"{trace.path}: group {group.label!r} has ranks {list(group.ranks)}, expected rank {trace.rank} among them"
-                )
-            key = (group.name, group.ranks, times[group.name, group.ranks])
-            times[group.name, group.ranks] += 1
-            if key not in self.teams:
-                self.teams[key] = Team(len(self.teams), group.label, group.ranks)
-            found[number] = self.teams[key]
-        return found
-
     def _read(self, position: int) -> None:
         trace = self.traces[position]
-        teams = self._teams_of(trace)
+        teams = self.teams.of(trace)
         table = trace.records
         places = np.flatnonzero(np.isin(table["kind"], (Kind.ISSUE, Kind.COLLECTIVE, Kind.MESSAGE)))
         part = table[places]

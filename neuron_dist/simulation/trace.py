@@ -119,6 +119,10 @@ RECORD = np.dtype(
 assert RECORD.itemsize == 80
 
 
+UNNAMED = "undefined"
+"""What torch.distributed calls a group that was made without a description."""
+
+
 class TraceError(ValueError):
     """A trace that is not there or cannot be read; names the file and what was expected."""
 
@@ -137,8 +141,8 @@ class Group:
 
     @property
     def label(self) -> str:
-        """The name that people read."""
-        return self.desc or self.name
+        """The name that people read: what the program calls the group, or its own name."""
+        return f"group {self.name}" if self.desc in ("", UNNAMED) else self.desc
 
 
 @dataclass

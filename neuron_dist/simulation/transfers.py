@@ -1,8 +1,6 @@
 """Collectives and messages of all ranks in one table, with what belongs together across ranks.
 
-A rank numbers its groups for itself, so groups are matched by name and ranks; of several with the same (made one
-after the other) the first of one rank is the first of every rank. The records of one collective then have its group
-and sequence number in common, those of a message its channel and number.
+The records of one collective have its team and sequence number in common, those of a message its channel and number.
 """
 
 from __future__ import annotations
@@ -12,9 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from neuron_dist.simulation.teams import Team, Teams
 from neuron_dist.simulation.trace import Kind, RankTrace, TraceError
 
-__all__ = ["OPERATION", "Operations", "Team", "operations_of"]
+__all__ = ["OPERATION", "Operations", "operations_of"]
 
 OPERATION = np.dtype(
     [
@@ -41,25 +40,6 @@ OPERATION = np.dtype(
 """One rank's part in one operation. ``instance``: the same for all that belongs together; ``first``: the part that
 stands for it (of a message the sender's); ``issued_on``: the stream of the call, -1 for the host; ``group``: the
 rank's own number; ``number``: in the group or channel; ``root``: a group rank, or the other side; -1 for none."""
-
-UNNAMED = "undefined"
-"""What torch.distributed calls a group that was made without a description."""
-
-
-@dataclass(frozen=True)
-class Team:
-    """A process group as all its ranks know it."""
-
-    name: str
-    desc: str
-    ranks: tuple[int, ...]
-    nth: int
-    """Among those of the same name and ranks."""
-
-    @property
-    def label(self) -> str:
-        """The name that people read: what the program calls the group, such as the mesh axis, or its own name."""
-        return f"group {self.name}" if self.desc in ("", UNNAMED) else self.desc
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,25 +69,18 @@ class Operations:
 
 def operations_of(traces: Sequence[RankTrace]) -> Operations:
     """All COLLECTIVE and MESSAGE records of a run, each with when its rank was ready (from its ISSUE)."""
-    teams: dict[Team, int] = {}
+    teams = Teams()
     names: dict[str, int] = {}
     parts = [_of_rank(trace, teams, names) for trace in traces]
     rows = np.concatenate(parts) if parts else np.zeros(0, OPERATION)
-    known = list(teams)
-    _number(rows, known, names.get("send", -1))
-    return Operations(rows, known, list(names))
+    _number(rows, teams.known, names.get("send", -1))
+    return Operations(rows, teams.known, list(names))
 
 
-def _of_rank(trace: RankTrace, teams: dict[Team, int], names: dict[str, int]) -> np.ndarray:
+def _of_rank(trace: RankTrace, teams: Teams, names: dict[str, int]) -> np.ndarray:
     issues, done = trace.of(Kind.ISSUE), trace.of(Kind.COLLECTIVE, Kind.MESSAGE)
     rows = np.zeros(len(done), OPERATION)
-    team_of: dict[int, int] = {}
-    seen: dict[tuple[str, tuple[int, ...]], int] = {}
-    for number, group in sorted(trace.groups.items()):
-        key = (group.name, group.ranks)
-        seen[key] = nth = seen.get(key, -1) + 1
-        team = Team(group.name, group.desc, group.ranks, nth)
-        team_of[number] = teams.setdefault(team, len(teams))
+    team_of = {number: team.number for number, team in teams.of(trace).items()}
     global_name = {n: names.setdefault(text, len(names)) for n, text in trace.names.items()}
     global_type = {n: names.setdefault(text, len(names)) for n, text in trace.dtypes.items()}
     rows["rank"] = trace.rank

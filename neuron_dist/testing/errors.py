@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from neuron_dist.forking import signal_name
 
-__all__ = ["RankDied", "RankError", "RanksTimeout"]
+__all__ = ["RankDied", "RankError", "RanksTimeout", "spelled"]
 
 
 class RankError(RuntimeError):
     """A rank raised; its traceback and its output are in the message, the exception itself is ``__cause__``."""
 
-    def __init__(self, message: str, rank: int) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, rank: int, output: str = "") -> None:
+        super().__init__(message + output)
         self.rank = rank
+        self.message = message
+        """Without the output."""
 
 
 class RankDied(RankError):
@@ -27,7 +31,7 @@ class RankDied(RankError):
             if exit_code < 0
             else f"exited with status {exit_code}"
         )
-        super().__init__(f"rank {rank} (pid {pid}) ended without a result: {how}{output}", rank)
+        super().__init__(f"rank {rank} (pid {pid}) ended without a result: {how}", rank, output)
 
 
 class RanksTimeout(RuntimeError):
@@ -36,3 +40,15 @@ class RanksTimeout(RuntimeError):
     def __init__(self, message: str, ranks: list[int]) -> None:
         super().__init__(message)
         self.ranks = ranks
+
+
+def spelled(ranks: Sequence[int]) -> str:
+    """``rank 3``, ``ranks 0, 2``, ``ranks 0-5, 7``."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    words = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return f"rank{'s' if len(ranks) != 1 else ''} {', '.join(words)}"

@@ -18,10 +18,14 @@ from neuron_dist.titan import shims
 from neuron_dist.titan.data import apply_data
 from neuron_dist.titan.fields import Fields
 from neuron_dist.titan.layout import Layout, check_layout, layout_of
+from neuron_dist.titan.model import apply_model
 from neuron_dist.titan.problems import Problem, RecipeError, one_of
 from neuron_dist.titan.recipe import Recipe
 
-__all__ = ["Plan", "check"]
+__all__ = ["Plan", "check", "original_config"]
+
+_CUDA_DISPATCHERS = ("DeepEP", "HybridEP", "MinimalAsyncEP")
+"""TorchTitan's ways to move tokens to their experts that are libraries of CUDA kernels."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,8 @@ def check(
 ) -> Plan:
     """The plan of ``recipe`` with ``settings``, or :class:`RecipeError` with everything that is wrong with it.
 
-    ``ranks`` is how many there really are; without it the recipe's own ``launch.ranks`` counts. The first call in
-    a process settles the device type for TorchTitan.
+    ``ranks`` is how many there really are; without it the recipe's own ``launch.ranks`` counts. TorchTitan is then
+    set to ``device``, until the next call.
     """
     loaded = recipes.load(recipe, settings)
     problems: list[Problem] = []
@@ -134,11 +138,30 @@ def _backend(device: str, backend: str, problems: list[Problem]) -> None:
 
 def _configured(recipe: Recipe, problems: list[Problem]) -> Any:
     """The config function's result with the recipe's fields; raises when there is no such function."""
-    config = _adapted(_config_function(recipe)(), recipe)
+    config, wrong = apply_model(_config_of(recipe), recipe.own.model, recipe.source)
+    problems += wrong
+    config = _adapted(config, recipe)
     fields = Fields(recipe.source, "the recipe", recipes.OWN_KEYS)
     config = fields.apply(config, recipe.titan)
     problems += fields.problems
     return config
+
+
+def original_config(recipe: Recipe) -> Any:
+    """What the config function of a recipe that was found right returns by itself."""
+    with _silent():
+        return _config_of(recipe)
+
+
+def _config_of(recipe: Recipe) -> Any:
+    """What the config function returns, ours to change."""
+    function = _config_function(recipe)
+    try:
+        return copy.deepcopy(function())
+    except (ValueError, ImportError) as error:
+        expected = f"does not work here: {' '.join(str(error).split())}"
+        where = recipe.source.where("config")
+        raise RecipeError([Problem(where, "config", recipe.own.config, expected)]) from None
 
 
 def _config_function(recipe: Recipe) -> Any:
@@ -176,12 +199,12 @@ def _config_function(recipe: Recipe) -> Any:
 
 def _adapted(config: Any, recipe: Recipe) -> Any:
     """The config with what this machine needs, all of which a recipe may set otherwise."""
-    from neuron_dist.titan.attention import OVERRIDE
+    from neuron_dist.titan.attention import OVERRIDES
 
-    config = copy.deepcopy(config)
     imports = [*config.override.imports]
-    if OVERRIDE not in imports and _has_flex(config):
-        imports.append(OVERRIDE)
+    for attention, replacement in OVERRIDES.items():
+        if replacement not in imports and _has(config, attention):
+            imports.append(replacement)
     return dataclasses.replace(
         config,
         dump_folder=recipe.dump_folder,
@@ -191,27 +214,48 @@ def _adapted(config: Any, recipe: Recipe) -> Any:
     )
 
 
-def _has_flex(config: Any) -> bool:
-    from torchtitan.models.common.attention import FlexAttention
-
-    return config.model_spec is not None and any(
-        True for _ in config.model_spec.traverse(FlexAttention.Config)
-    )
+def _has(config: Any, module: type) -> bool:
+    """Whether the model has a module of the config class ``module``."""
+    spec = config.model_spec
+    return spec is not None and any(True for _ in spec.traverse(module))
 
 
 def _support(config: Any) -> list[tuple[str, object, str]]:
     """What TorchTitan accepts but cannot run here."""
+    from torchtitan.models.common import token_dispatcher
     from torchtitan.models.common.attention import VarlenAttention
+    from torchtitan.models.common.dist_gemm import RowParallelLinear
 
     findings: list[tuple[str, object, str]] = []
-    backend = config.parallelism.spmd_backend
+    parallelism, spec = config.parallelism, config.model_spec
+    backend = parallelism.spmd_backend
     if backend == "spmd_types" and not shims.torch_knows_spmd_types():
         expected = f"needs torch 2.14 or newer; expected {shims.spmd_backend()}"
         findings.append(("parallelism.spmd_backend", backend, expected))
-    spec = config.model_spec
-    if spec is not None and any(True for _ in spec.traverse(VarlenAttention.Config)):
-        expected = "has variable-length attention, which runs on CUDA only; choose a config with flex attention"
+    elif backend != "spmd_types" and _has(config, RowParallelLinear.Config):
+        expected = (
+            "folds collectives into matrix products (dist_gemm), for which parallelism.spmd_backend has to be "
+            "spmd_types, which needs torch 2.14 or newer; choose a config without"
+        )
         findings.append(("config", f"{spec.name} {spec.flavor}", expected))
+    context = parallelism.context_parallel_degree
+    if context > 1 and _has(config, VarlenAttention.Config):
+        expected = "cannot split variable-length attention; expected 1, or a config with flex attention"
+        findings.append(("parallelism.context_parallel_degree", context, expected))
+    for dispatcher in _CUDA_DISPATCHERS:
+        if _has(config, getattr(token_dispatcher, f"{dispatcher}TokenDispatcher").Config):
+            expected = (
+                f"moves tokens by {dispatcher}, which needs CUDA; expected a config with all-to-all"
+            )
+            findings.append(("config", f"{spec.name} {spec.flavor}", expected))
+    tensor = parallelism.tensor_parallel_degree
+    compiled = config.compile.enable and "model" in config.compile.components
+    if compiled and tensor > 1 and not shims.torch_compiles_tensor_parallel():
+        expected = (
+            f"compiles the model, which beside tensor_parallel_degree {tensor} needs torch 2.14 or newer; "
+            "expected false, or compile.components: [loss]"
+        )
+        findings.append(("compile.enable", True, expected))
     return findings
 
 

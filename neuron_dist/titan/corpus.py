@@ -7,6 +7,7 @@ every machine with the same Python sees the same data.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import random
 import sysconfig
@@ -20,7 +21,8 @@ MAX_BYTES = 4 * 1024 * 1024
 _DOCUMENT_CHARS = 2_000
 
 
-def python_corpus(max_bytes: int = MAX_BYTES) -> list[str]:
+@functools.cache
+def python_corpus(max_bytes: int = MAX_BYTES) -> tuple[str, ...]:
     """Documents of prose and source text, at most ``max_bytes`` in UTF-8."""
     documents = [*_prose(), *_source_text()]
     random.Random(0).shuffle(documents)
@@ -31,7 +33,7 @@ def python_corpus(max_bytes: int = MAX_BYTES) -> list[str]:
         if size > max_bytes:
             break
         kept.append(document)
-    return kept
+    return tuple(kept)
 
 
 def split_document(text: str, limit: int = _DOCUMENT_CHARS) -> Iterator[str]:

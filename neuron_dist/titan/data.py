@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def apply_data(config: Any, data: DataSection, source: Source) -> tuple[Any, lis
     """``config`` (a ``Trainer.Config``) with its tokenizer and dataloaders as ``data`` says, and what is wrong."""
     if not data.corpus and not data.path:
         return config, []
-    from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
+    from torchtitan.hf_datasets.text_datasets import ChatDataLoader, HuggingFaceTextDataLoader
 
     problems: list[Problem] = []
     path = Path(data.path).expanduser().resolve() if data.path else None
@@ -33,18 +34,28 @@ def apply_data(config: Any, data: DataSection, source: Source) -> tuple[Any, lis
         wrong = _wrong_path(path)
         if wrong:
             problems.append(Problem(source.where("data.path"), "data.path", data.path, wrong))
-    _register(data)
     name = PATH_DATASET if path else CORPUS_DATASET
-    if not isinstance(config.dataloader, HuggingFaceTextDataLoader.Config):
+    changes: dict[str, Any] = {}
+    if isinstance(config.dataloader, ChatDataLoader.Config):
+        if data.corpus == "python":
+            expected = "is no dialogue; expected arithmetic, or data.path with a table of questions and answers"
+            problems.append(Problem(source.where("data.corpus"), "data.corpus", data.corpus, expected))
+        changes["dataloader"] = _asking(config.dataloader, path)
+    elif not isinstance(config.dataloader, HuggingFaceTextDataLoader.Config):
         expected = f"{type(config.dataloader).__qualname__} reads no plain text; choose another config or drop data:"
         problems.append(Problem(source.where("data"), "data", data.path or data.corpus, expected))
         return config, problems
-    workers = config.dataloader.num_workers
-    if workers > 1:
-        expected = "expected 0 or 1: each worker would read the whole text"
-        key = "dataloader.num_workers"
-        problems.append(Problem(source.where(key), key, workers, expected))
-    changes: dict[str, Any] = {"dataloader": _reading(config.dataloader, name, path)}
+    elif data.corpus == "arithmetic":
+        expected = "is for configs of supervised fine-tuning, such as sft_debugmodel; expected python"
+        problems.append(Problem(source.where("data.corpus"), "data.corpus", data.corpus, expected))
+    else:
+        _register(data)
+        changes["dataloader"] = _reading(config.dataloader, name, path)
+        workers = config.dataloader.num_workers
+        if workers > 1:
+            expected = "expected 0 or 1: each worker would read the whole text"
+            key = "dataloader.num_workers"
+            problems.append(Problem(source.where(key), key, workers, expected))
     validator = getattr(config.validator, "dataloader", None)
     if isinstance(validator, HuggingFaceTextDataLoader.Config):
         changes["validator"] = dataclasses.replace(
@@ -67,6 +78,20 @@ def _reading(dataloader: Any, name: str, path: Path | None) -> Any:
     fields = {f.name: getattr(dataloader, f.name) for f in dataclasses.fields(dataloader)}
     fields |= {"dataset": name, "dataset_path": str(path) if path else None}
     return GlobalOrderDataLoader.Config(**fields)
+
+
+def _asking(dataloader: Any, path: Path | None) -> Any:
+    """A dataloader of dialogues that reads ``path``, or our own questions."""
+    table = path or chat_file()
+    kind = _TABLES.get(table.suffix, "json")
+    arguments = {"data_files": str(table), "split": "train"}
+    return dataclasses.replace(dataloader, dataset_path=kind, load_dataset_kwargs=arguments)
+
+
+def chat_file() -> Path:
+    """The table of questions and answers that ships with the package."""
+    with resources.as_file(resources.files("configs") / "assets" / "chat") as folder:
+        return folder / "arithmetic.jsonl"
 
 
 def _register(data: DataSection) -> None:
@@ -149,10 +174,10 @@ def _is_text(file: Path) -> bool:
     return b"\0" not in head
 
 
-def _dataset(documents: list[str], key: str = "text") -> Any:
+def _dataset(documents: Sequence[str], key: str = "text") -> Any:
     import datasets
 
-    return datasets.Dataset.from_dict({key: documents})
+    return datasets.Dataset.from_dict({key: list(documents)})
 
 
 def _text(sample: dict[str, Any], key: str = "text") -> str:

@@ -130,11 +130,11 @@ class Fields:
                 key, value, f"expected a list of sections, each with {', '.join(_hints(element))}"
             )
             return current
-        built = [self._build(element, inner, f"{key}.{i}") for i, inner in enumerate(value)]
+        built = [self.build(element, inner, f"{key}.{i}") for i, inner in enumerate(value)]
         return current if None in built else built
 
-    def _build(self, cls: type, values: Mapping[str, Any], key: str) -> Any:
-        """A new ``cls`` from ``values``; a field without default must be there."""
+    def build(self, cls: type, values: Mapping[str, Any], key: str) -> Any:
+        """A new ``cls`` from ``values``, or None; a field without default must be there."""
         needed = {
             f.name
             for f in dataclasses.fields(cls)

@@ -13,7 +13,7 @@ from typing import Any
 
 from neuron_dist.titan.problems import MISSING, nearest
 
-__all__ = ["Finding", "Layout", "check_layout", "layout_of"]
+__all__ = ["DEGREES", "Finding", "Layout", "check_layout", "layout_of"]
 
 Finding = tuple[str, object, str]
 """Key path, its value, and what was expected."""
@@ -21,13 +21,14 @@ Finding = tuple[str, object, str]
 _P = "parallelism."
 _MASK_BLOCK = 128
 """Block size of the masks that torch's context parallelism makes."""
-_DEGREES = {
+DEGREES = {
     "data_parallel_replicate_degree": "replicate",
     "data_parallel_shard_degree": "shard",
     "context_parallel_degree": "context",
     "tensor_parallel_degree": "tensor",
     "pipeline_parallel_degree": "pipeline",
 }
+"""TorchTitan's degree -> our short name for it. Expert parallelism shares the ranks of three of them."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def check_layout(config: Any, ranks: int) -> Iterator[Finding]:
 
 
 def _degrees(config: Any) -> dict[str, int]:
-    return {short: getattr(config.parallelism, name) for name, short in _DEGREES.items()}
+    return {short: getattr(config.parallelism, name) for name, short in DEGREES.items()}
 
 
 def _sizes(config: Any) -> Iterator[Finding]:
@@ -114,7 +115,7 @@ def _sizes(config: Any) -> Iterator[Finding]:
 
 
 def _positive_degrees(config: Any) -> Iterator[Finding]:
-    for name in (*_DEGREES, "expert_parallel_degree"):
+    for name in (*DEGREES, "expert_parallel_degree"):
         value = getattr(config.parallelism, name)
         if name == "data_parallel_shard_degree":
             if value < 1 and value != -1:
@@ -131,10 +132,10 @@ def _product(config: Any, ranks: int) -> Iterator[Finding]:
         or "all degrees 1"
     )
     largest = max(
-        (n for n in reversed(_DEGREES) if degrees[_DEGREES[n]] != -1),
-        key=lambda n: degrees[_DEGREES[n]],
+        (n for n in reversed(DEGREES) if degrees[DEGREES[n]] != -1),
+        key=lambda n: degrees[DEGREES[n]],
     )
-    value = degrees[_DEGREES[largest]]
+    value = degrees[DEGREES[largest]]
     rest = fixed // value
     fits = f"; with the others as they are it would be {ranks // rest}" if ranks % rest == 0 else ""
     if degrees["shard"] == -1:

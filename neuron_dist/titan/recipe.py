@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -10,6 +11,7 @@ from typing import Any, Literal
 
 from neuron_dist.titan import source as yaml_source
 from neuron_dist.titan.fields import Fields
+from neuron_dist.titan.model import ModelSection
 from neuron_dist.titan.problems import MISSING, Problem, RecipeError, one_of
 from neuron_dist.titan.source import Source
 
@@ -46,8 +48,9 @@ class LaunchSection:
 class DataSection:
     """``data:``, the text to train on; without it the config function's own dataloader stands."""
 
-    corpus: Literal["python"] | None = None
-    """``python``: documentation and source text that every CPython carries."""
+    corpus: Literal["python", "arithmetic"] | None = None
+    """``python``: documentation and source text that every CPython carries. ``arithmetic``: questions and answers, for
+    configs of supervised fine-tuning."""
     path: str | None = None
     """A text file, a folder of them, a .jsonl or .parquet file, or a dataset saved with ``datasets``."""
     text_key: str = "text"
@@ -60,10 +63,13 @@ class DataSection:
 class Own:
     """The keys of a recipe that are ours; all others are fields of TorchTitan's ``Trainer.Config``."""
 
+    description: str = ""
+    """One line for the list of recipes."""
     module: str = ""
     """A TorchTitan module (``llama3``) or any importable module path."""
     config: str = ""
     """A function of that module's ``config_registry``."""
+    model: ModelSection = field(default_factory=ModelSection)
     cluster: ClusterSection = field(default_factory=ClusterSection)
     launch: LaunchSection = field(default_factory=LaunchSection)
     data: DataSection = field(default_factory=DataSection)
@@ -73,6 +79,8 @@ class Own:
 
 
 OWN_KEYS = tuple(Own.__dataclass_fields__)
+BASE = "base"
+"""The key by which a recipe file names the one that it changes."""
 
 
 @dataclass
@@ -92,28 +100,70 @@ class Recipe:
 
 
 def recipe_names() -> list[str]:
-    """Names of the recipes that ship with the package."""
-    return sorted(
-        f.name.removesuffix(".yaml") for f in _shipped().iterdir() if f.name.endswith(".yaml")
-    )
+    """Names of the recipes that ship with the package: ``llama3_debug``, ``layouts/fsdp2``."""
+    with resources.as_file(_shipped()) as folder:
+        return sorted(
+            file.relative_to(folder).with_suffix("").as_posix() for file in folder.rglob("*.yaml")
+        )
 
 
-def find(recipe: str) -> Path:
-    """The file of ``recipe``: a path, or the bare name of a recipe that ships with the package."""
-    path = Path(recipe).expanduser()
+def find(recipe: str, beside: Path | None = None, where: str = "--recipe", key: str = "") -> Path:
+    """The file of ``recipe``: a path, or the name of a recipe that ships with the package.
+
+    A path counts from ``beside``, a folder, or else from the current one. ``where`` and ``key`` say in the message of
+    :class:`RecipeError` who asked.
+    """
+    path = (beside or Path()) / Path(recipe).expanduser()
     if path.is_file():
         return path
-    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+    names = recipe_names()
+    if recipe in names:
+        with resources.as_file(_shipped()) as folder:
+            return folder / f"{recipe}.yaml"
+    if path.suffix in (".yaml", ".yml") or (len(path.parts) > 1 and path.parent.is_dir()):
         siblings = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
-        shipped = [f"{n}.yaml" for n in recipe_names()]
-        hint = one_of(path.name, siblings or shipped, f"file in {path.parent}")
-        raise RecipeError([Problem("--recipe", "", None, f"{recipe}: no such file; {hint}")])
-    if recipe not in recipe_names():
-        raise RecipeError(
-            [Problem("--recipe", "", None, f"{recipe}: {one_of(recipe, recipe_names(), 'recipe')}")]
-        )
-    with resources.as_file(_shipped() / f"{recipe}.yaml") as file:
-        return file
+        hint = one_of(path.name, siblings or [f"{n}.yaml" for n in names], f"file in {path.parent}")
+        expected = f"no such file; {hint}"
+    else:
+        expected = _unknown_name(recipe, names)
+    value, text = (recipe, expected) if key else (None, f"{recipe}: {expected}")
+    raise RecipeError([Problem(where, key, value, text)])
+
+
+def _unknown_name(recipe: str, names: list[str]) -> str:
+    """The nearest name, with or without its folder."""
+    short = {name.rpartition("/")[2]: name for name in names}
+    near = difflib.get_close_matches(recipe, [*names, *short], n=1)
+    hint = f"; did you mean {short.get(near[0], near[0])!r}?" if near else "."
+    return f"unknown recipe{hint} `neuron-dist recipes` lists all {len(names)}"
+
+
+def _inherited(path: Path) -> Source:
+    """The file with all that its ``base:``, and the base's own, have in turn."""
+    chain: list[Path] = []
+    sources: list[Source] = []
+    file: Path | None = path
+    while file is not None:
+        chain.append(file.resolve())
+        source = yaml_source.read(file)
+        sources.append(source)
+        base = source.values.pop(BASE, None)
+        place = source.places.pop(BASE, source.name)
+        if base is None:
+            break
+        if not isinstance(base, str):
+            expected = "expected the name of a recipe, or the path of a file from this one's folder"
+            raise RecipeError([Problem(place, BASE, base, expected)])
+        file = find(base, file.parent, place, BASE)
+        if file.resolve() in chain:
+            circle = " -> ".join(p.name for p in [*chain[chain.index(file.resolve()) :], file])
+            raise RecipeError([Problem(place, BASE, base, f"inherits from itself: {circle}")])
+    *uppers, merged = sources
+    for source in reversed(uppers):
+        merged.values.pop("description", None)  # each file's own
+        yaml_source.overlay(merged, source)
+    merged.name = sources[0].name
+    return merged
 
 
 def load(recipe: str, settings: Sequence[str] = ()) -> Recipe:
@@ -122,9 +172,12 @@ def load(recipe: str, settings: Sequence[str] = ()) -> Recipe:
     Raises :class:`RecipeError` with all that is wrong in the file itself and in our own sections.
     """
     path = find(recipe)
-    source = yaml_source.read(path)
+    source = _inherited(path)
     for setting in settings:
         key, value = yaml_source.parse_setting(setting)
+        if key.partition(".")[0] == BASE:
+            expected = "is a key of recipe files; give the recipe itself, or set what differs"
+            raise RecipeError([Problem("--set", key, value, expected)])
         yaml_source.merge(source, key, value, "--set")
     ours = {k: v for k, v in source.values.items() if k in OWN_KEYS}
     fields = Fields(source, "the recipe")
@@ -146,8 +199,16 @@ def load(recipe: str, settings: Sequence[str] = ()) -> Recipe:
     if problems:
         raise RecipeError(problems)
     return Recipe(
-        path.stem, source, own, {k: v for k, v in source.values.items() if k not in OWN_KEYS}
+        _name(path), source, own, {k: v for k, v in source.values.items() if k not in OWN_KEYS}
     )
+
+
+def _name(path: Path) -> str:
+    """The shipped recipe's name, or the file's."""
+    with resources.as_file(_shipped()) as folder:
+        if path.resolve().is_relative_to(folder.resolve()):
+            return path.resolve().relative_to(folder.resolve()).with_suffix("").as_posix()
+    return path.stem
 
 
 _NEEDED = {

@@ -21,8 +21,9 @@ from neuron_dist.titan import recipe as recipes
 from neuron_dist.titan.check import Plan, check
 from neuron_dist.titan.problems import Problem, RecipeError
 from neuron_dist.titan.recipe import ClusterSection
+from neuron_dist.titan.summary import Recorder, summary
 
-__all__ = ["main", "parse_args", "train"]
+__all__ = ["main", "offline", "parse_args", "prepare", "train", "world"]
 
 _MAX_DEVICES = 127
 """As many as torch numbers in a process."""
@@ -32,7 +33,7 @@ EXIT_RECIPE = 2
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Checks the recipe on every rank, then trains; returns the exit status."""
-    ranks, local_ranks = (int(os.environ.get(n, "1")) for n in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    ranks, local_ranks = world()
     _threads(local_ranks)
     try:
         options = parse_args(sys.argv[1:] if argv is None else argv)
@@ -45,6 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def world() -> tuple[int, int]:
+    """Ranks of the run, and those of them on this machine, by torchrun's environment."""
+    return int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
 def prepare(
     recipe: str, settings: Sequence[str], ranks: int, local_ranks: int, device: str, backend: str
 ) -> Plan:
@@ -52,7 +58,7 @@ def prepare(
 
     Raises :class:`RecipeError` with everything that is wrong. A process that forks ranks may call it before.
     """
-    _offline()
+    offline()
     _need_device(device)
     _simulate(recipes.load(recipe, settings).own.cluster, local_ranks)
     return check(recipe, settings, ranks=ranks, device=device, backend=backend)
@@ -86,15 +92,17 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def train(plan: Plan) -> None:
-    """Builds TorchTitan's Trainer of ``plan``, trains, and prints the summary on rank 0."""
+def train(plan: Plan) -> Recorder:
+    """Builds TorchTitan's Trainer of ``plan``, trains, and prints the summary on rank 0.
+
+    Returns what the rank that knows the loss has recorded.
+    """
     from torchtitan.observability import structured_logger as sl
     from torchtitan.tools.logging import init_logger
 
     from neuron_dist.titan import shims
     from neuron_dist.titan.progress import Progress
     from neuron_dist.titan.rank_logs import log_to
-    from neuron_dist.titan.summary import Recorder, summary
 
     config, layout = plan.config, plan.layout
     for name, value in (
@@ -144,6 +152,7 @@ def train(plan: Plan) -> None:
             plan.recipe.name, str(layout), where, recorders, layout.metrics_rank, memory, logs
         )
         print(f"{text}\n{session.summary()}\n" if plan.device == "neuron" else text, flush=True)
+    return recorders[layout.metrics_rank]
 
 
 def _simulate(section: ClusterSection, local_ranks: int) -> None:
@@ -174,7 +183,7 @@ def _mark_steps(trainer: Any, progress: Any) -> None:
     trainer.train_step = step
 
 
-def _gather(recorder: Any, ranks: int) -> list[Any]:
+def _gather(recorder: Recorder, ranks: int) -> list[Recorder]:
     gathered: list[Any] = [None] * ranks
     torch.distributed.all_gather_object(gathered, recorder)
     return gathered
@@ -200,7 +209,7 @@ def _need_device(device: str) -> None:
         )
 
 
-def _offline() -> None:
+def offline() -> None:
     """Keeps the Hugging Face libraries off the network, unless the user says otherwise."""
     for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
         os.environ.setdefault(name, "1")

@@ -14,8 +14,10 @@ import logging
 import os
 import resource
 import sys
+import time
 import types
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import wraps
 from pathlib import Path
@@ -33,12 +35,13 @@ __all__ = [
     "device_module",
     "exit_process",
     "spmd_backend",
+    "torch_compiles_tensor_parallel",
     "torch_knows_spmd_types",
 ]
 
 
 def before_import(device: str) -> None:
-    """What has to stand before any model of TorchTitan is imported; a second call has to name the same device."""
+    """What has to stand before any model of TorchTitan is imported; a later call may name another device."""
     stub_triton_kernels()
     select_device(device)
 
@@ -53,6 +56,10 @@ def after_import(device: str, backend: str, cluster: Cluster) -> None:
     accept_microbatch_lists()
     build_block_masks_eagerly()
     use_peak_flops(cluster)
+    end_without_a_pause()
+    if device != "cpu":
+        watch_cycles_on(device)
+        let_cpu_tensors_draw_on()
     if backend == "gloo":
         reduce_by_sum()
 
@@ -87,14 +94,13 @@ def select_device(device: str) -> None:
     Unnecessary for ``neuron`` as long as torch finds no other accelerator, and for ``cpu`` once TorchTitan has a
     device setting (0.3.0 takes CUDA where there is no accelerator).
     """
-    from torchtitan.tools import utils
+    import torchtitan.tools.utils  # noqa: F401
 
-    if utils.device_type != device and "torchtitan.components.metrics" in sys.modules:
-        raise RuntimeError(
-            f"TorchTitan was imported for device {utils.device_type!r}; start a new process for {device!r}"
-        )
-    utils.device_type = device
-    utils.device_module = device_module(device)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torchtitan.") and "device_type" in vars(module):
+            module.device_type = device  # type: ignore[attr-defined]
+        if name.startswith("torchtitan.") and "device_module" in vars(module):
+            module.device_module = device_module(device)  # type: ignore[attr-defined]
 
 
 def device_module(device: str) -> Any:
@@ -210,6 +216,12 @@ def torch_knows_spmd_types() -> bool:
     )
 
 
+def torch_compiles_tensor_parallel() -> bool:
+    """Whether what AOTAutograd saves of a tensor-parallel model for backward passes its own assertion (torch 2.14 and
+    up; 2.13 says "expected all tensors_saved_with_vc_check to be Tensors")."""
+    return tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 14)
+
+
 def spmd_backend() -> str:
     """The value of ``parallelism.spmd_backend`` to use unless a recipe sets it.
 
@@ -311,6 +323,69 @@ def use_peak_flops(cluster: Cluster) -> None:
 
     flops = peak_flops(cluster)
     utils.get_peak_flops = lambda device_name: flops
+
+
+def watch_cycles_on(device: str) -> None:
+    """Lets ``training.gc_debug`` watch reference cycles that hold tensors of ``device``.
+
+    Unnecessary once ``torch.utils.viz._cycles`` asks torch.accelerator (2.13 to 2.15 ask torch.cuda).
+    """
+    from torch._subclasses import FakeTensor
+    from torch.utils.viz import _cycles
+
+    class Torch(types.ModuleType):
+        cuda = getattr(torch, device)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(torch, name)
+
+    def is_device_tensor(value: object) -> bool:
+        return (
+            isinstance(value, torch.Tensor)
+            and value.device.type == device
+            and not isinstance(value, FakeTensor)
+        )
+
+    _cycles.torch = Torch("torch", "torch, with the device where CUDA is.")  # type: ignore[assignment]
+    _cycles.is_cuda_tensor = is_device_tensor
+
+
+def let_cpu_tensors_draw_on() -> None:
+    """Lets random operators on DTensors that lie in CPU memory (CPU offload) go on in the CPU's random numbers.
+
+    DTensor runs them between saving and restoring the CPU's generator, so each draws the same numbers as the last,
+    and ``trunc_normal_``, which draws again what lies outside, never ends. Unnecessary once DTensor's tracker leaves
+    tensors that are not on its device alone (torch 2.13 does not).
+    """
+    from torch.distributed.tensor._random import OffsetBasedRNGTracker
+
+    region = OffsetBasedRNGTracker._distribute_region
+    if hasattr(region, "_draws_on"):
+        return
+
+    @contextmanager
+    def region_that_draws_on(*args: Any, **kwargs: Any) -> Iterator[None]:
+        with region(*args, **kwargs):
+            yield
+            drawn = torch.get_rng_state()
+        torch.set_rng_state(drawn)
+
+    region_that_draws_on._draws_on = True  # type: ignore[attr-defined]
+    OffsetBasedRNGTracker._distribute_region = region_that_draws_on  # type: ignore[method-assign, assignment]
+
+
+def end_without_a_pause() -> None:
+    """Takes out the 2 seconds for which rank 0 sleeps at the end of training.
+
+    They give NCCL's other ranks time to complete; here rank 0 waits for them, when it collects what they have
+    recorded. Unnecessary once TorchTitan ends with a barrier (0.3.0 sleeps).
+    """
+    from torchtitan import trainer
+
+    if trainer.time is time:
+        awake = types.ModuleType("time", "The time, without its sleep.")
+        vars(awake).update(vars(time), sleep=lambda seconds: None)
+        trainer.time = awake
 
 
 def exit_process(status: int) -> NoReturn:

@@ -12,7 +12,7 @@ import yaml
 
 from neuron_dist.titan.problems import Problem, RecipeError
 
-__all__ = ["Source", "merge", "parse_setting", "parse_value", "read"]
+__all__ = ["Source", "merge", "overlay", "parse_setting", "parse_value", "read"]
 
 
 class _Loader(yaml.SafeLoader):
@@ -138,6 +138,23 @@ def merge(source: Source, key: str, value: Any, place: str) -> None:
         here[index] = value
     source.places = {k: p for k, p in source.places.items() if not k.startswith(f"{key}.")}
     source.places[key] = place
+
+
+def overlay(source: Source, upper: Source) -> None:
+    """Merges all values of ``upper`` into ``source``; each key keeps the place where it was written."""
+
+    def put(key: str, value: Any) -> None:
+        if isinstance(value, Mapping) and value:
+            for name, inner in value.items():
+                put(f"{key}.{name}", inner)
+            source.places.setdefault(key, upper.places[key])
+            return
+        merge(source, key, value, upper.places[key])
+        inside = f"{key}."
+        source.places |= {k: p for k, p in upper.places.items() if k.startswith(inside)}
+
+    for name, value in upper.values.items():
+        put(name, value)
 
 
 def _index(here: dict[str, Any] | list[Any], part: str) -> Any:

@@ -7,6 +7,7 @@ was made so, with CPython 3.11.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 
@@ -20,6 +21,11 @@ VOCABULARY = 288
 TorchTitan's debug models have embeddings for 2,048.
 """
 _BEGIN, _END = "<|begin_of_text|>", "<|end_of_text|>"
+_CHAT = (
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+"""Messages as lines that begin with who speaks; supervised fine-tuning asks the tokenizer for it."""
 
 
 def tokenizer_folder() -> Path:
@@ -28,7 +34,7 @@ def tokenizer_folder() -> Path:
         return folder
 
 
-def train_tokenizer(documents: list[str], folder: Path, vocabulary: int = VOCABULARY) -> None:
+def train_tokenizer(documents: Iterable[str], folder: Path, vocabulary: int = VOCABULARY) -> None:
     """Trains a byte-level BPE of ``vocabulary`` tokens and writes it to ``folder`` in Hugging Face's format."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -44,7 +50,13 @@ def train_tokenizer(documents: list[str], folder: Path, vocabulary: int = VOCABU
     tokenizer.train_from_iterator(documents, trainer)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
-    config = {"bos_token": _BEGIN, "eos_token": _END, "add_bos_token": True, "add_eos_token": True}
+    config = {
+        "bos_token": _BEGIN,
+        "eos_token": _END,
+        "add_bos_token": True,
+        "add_eos_token": True,
+        "chat_template": _CHAT,
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 

@@ -141,3 +141,41 @@ def test_optimizers(kind, form):
         return p.detach()
 
     assert differs(run, torch.randn(5, 3)) is None
+
+
+@pytest.mark.parametrize("name", ["_fused_adam_", "_fused_adamw_"])
+@pytest.mark.parametrize("tensor_lr", [False, True])
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_fused_adam_with_states_of_bfloat16_rounds_them_after_the_step(
+    name: str, tensor_lr: bool, amsgrad: bool
+) -> None:
+    """As CUDA's kernels do, and the CPU's do not."""
+    torch.manual_seed(0)
+    params, grads = ([torch.randn(5, 3), torch.randn(7)] for _ in range(2))
+    states = [[t.abs().bfloat16() for t in grads] for _ in range(3 if amsgrad else 2)]
+    steps = [torch.tensor(3.0) for _ in params]
+
+    def step(device: str, dtype: torch.dtype) -> list[torch.Tensor]:
+        def on(tensors: list[torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
+            return [t.to(device, dtype, copy=True) for t in tensors]
+
+        own = [on(params, torch.float32), on(grads, torch.float32)]
+        own += [on(s, dtype) for s in states] + [[]] * (3 - len(states))
+        getattr(torch, name)(
+            *own,
+            on(steps, torch.float32),
+            lr=torch.tensor(0.1, device=device) if tensor_lr else 0.1,
+            beta1=0.9,
+            beta2=0.95,
+            weight_decay=0.1,
+            eps=1e-8,
+            amsgrad=amsgrad,
+            maximize=False,
+        )
+        return [t.cpu() for part in (own[0], *own[2:]) for t in part]
+
+    want = step("cpu", torch.float32)
+    want[2:] = [t.bfloat16() for t in want[2:]]
+    got = step("neuron", torch.bfloat16)
+    assert [t.dtype for t in got] == [t.dtype for t in want]
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))

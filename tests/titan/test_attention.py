@@ -1,4 +1,7 @@
-"""Dense attention gives what flex_attention gives, forward on any input and backward against plain attention."""
+"""Dense attention gives what flex_attention gives, forward on any input and backward against plain attention.
+
+Variable-length attention gives what plain attention gives to each document alone.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from neuron_dist.titan import shims
 
 shims.before_import("cpu")
-from neuron_dist.titan.attention import dense_attention  # noqa: E402
+from torchtitan.models.common.attention import create_varlen_metadata_for_document  # noqa: E402
+
+from neuron_dist.titan.attention import DenseVarlenAttention, dense_attention  # noqa: E402
 
 
 def causal_documents(documents: torch.Tensor):  # type: ignore[no-untyped-def]
@@ -69,3 +74,42 @@ def test_a_row_without_keys_gives_zeros_and_finite_gradients() -> None:
     out, _ = dense_attention(*inputs, block_mask=block_mask)
     assert out[0, 0, 0].eq(0).all()
     assert all(g.isfinite().all() for g in torch.autograd.grad(out.sum(), inputs))
+
+
+@pytest.mark.parametrize("window", [(-1, 0), (-1, -1), (5, 0)], ids=["causal", "all", "window"])
+def test_variable_length_attention_is_plain_attention_of_each_document(
+    window: tuple[int, int],
+) -> None:
+    torch.manual_seed(0)
+    lengths = [[10, 22], [32]]
+    inputs = [torch.randn(2, 32, 4, 16, requires_grad=True) for _ in range(3)]
+    positions = torch.stack([torch.cat([torch.arange(n) for n in row]) for row in lengths])
+    attention = DenseVarlenAttention(DenseVarlenAttention.Config(window_size=window))
+    masks = create_varlen_metadata_for_document(positions)
+    out = attention(*inputs, attention_masks=masks)
+    want = torch.stack(
+        [
+            torch.cat(
+                [
+                    _alone([t[i, at : at + n] for t in inputs], window)
+                    for n, at in zip(row, [0, *row], strict=False)
+                ]
+            )
+            for i, row in enumerate(lengths)
+        ]
+    )
+    torch.testing.assert_close(out, want, rtol=1e-5, atol=1e-5)
+    got = torch.autograd.grad(out.square().sum(), inputs)
+    for a, b in zip(got, torch.autograd.grad(want.square().sum(), inputs), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def _alone(inputs: list[torch.Tensor], window: tuple[int, int]) -> torch.Tensor:
+    """Attention of one document, (length, heads, width)."""
+    length = inputs[0].shape[0]
+    behind = torch.arange(length).unsqueeze(1) - torch.arange(length)
+    left, right = (n if n >= 0 else length for n in window)
+    q, k, v = (t.transpose(0, 1) for t in inputs)
+    mask = (behind <= left) & (-behind <= right)
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    return out.transpose(0, 1)

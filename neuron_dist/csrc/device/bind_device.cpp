@@ -1,5 +1,6 @@
 #include "bindings.h"
 
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -11,6 +12,7 @@
 #include "device/profiler.h"
 #include "device/redispatch.h"
 #include "device/runtime.h"
+#include "device/watch.h"
 
 namespace neuron {
 namespace {
@@ -127,6 +129,28 @@ void bind_device(py::module_& m) {
   });
   m.def("_set_capacity_for_testing", &Heap::set_capacity_override);
   m.def("_check_heap", [](int device) { heap_of(device).check(); });
+  // Called with (operator, dtype, bits of Seen), with the GIL; what it raises, the operator raises. None ends it.
+  m.def("_watch_operators", [](const py::object& watcher) {
+    if (watcher.is_none()) {
+      set_watcher(nullptr);
+      return;
+    }
+    auto* held = new py::object(watcher); // leaked: operators may run while the interpreter shuts down
+    set_watcher([held](const std::string& op, const std::string& dtype, int seen) {
+      if (!Py_IsInitialized()) {
+        return;
+      }
+      py::gil_scoped_acquire gil;
+      try {
+        (*held)(op, dtype, seen);
+      } catch (py::error_already_set& error) {
+        error.restore();
+        python_error raised;
+        raised.persist();
+        throw raised;
+      }
+    });
+  });
   m.def("_executed_operators", &executed);
   m.def("_clear_executed_operators", &clear_executed);
   m.def("_seed_all", &seed_all);

@@ -18,6 +18,7 @@
 #include "device/heap.h"
 #include "device/op_plan.h"
 #include "device/streams.h"
+#include "device/watch.h"
 #include "simulation/clock.h"
 
 namespace neuron {
@@ -70,7 +71,9 @@ class Call {
       host_waits_ = !argument(2).toBool();
     }
     const AllocatingFor name(plan_.name);
-    if (plan_.generator >= 0) {
+    if (plan_.drawn != nullptr) {
+      run_drawn();
+    } else if (plan_.generator >= 0) {
       run_with_generator();
     } else if (plan_.draws) {
       run_with_default_generator();
@@ -78,6 +81,9 @@ class Call {
       run_in_double();
     } else {
       run_kernel();
+    }
+    if (C10_UNLIKELY(watching()) && plan_.computes) {
+      watch();
     }
     give_back();
     if (!plan_.free) {
@@ -203,18 +209,33 @@ class Call {
     stack_.back() = stack_.back().toTensor().to(dtype);
   }
 
-  void run_with_generator() {
-    IValue& value = argument(static_cast<size_t>(plan_.generator));
-    at::Generator generator;
-    if (value.isNone()) {
-      generator = default_generator(device_.index());
-    } else {
-      generator = value.toGenerator();
-      TORCH_CHECK(
-          generator.device().type() == kNeuron,
-          "Expected a 'neuron' device type for generator but found '", generator.device().type(),
-          "'");
+  // The one that the call names, or the device's.
+  at::Generator generator_of_call() {
+    if (plan_.generator < 0 || argument(static_cast<size_t>(plan_.generator)).isNone()) {
+      return default_generator(device_.index());
     }
+    at::Generator generator = argument(static_cast<size_t>(plan_.generator)).toGenerator();
+    TORCH_CHECK(
+        generator.device().type() == kNeuron, "Expected a 'neuron' device type for generator but found '",
+        generator.device().type(), "'");
+    return generator;
+  }
+
+  void run_drawn() {
+    at::Generator generator = generator_of_call();
+    auto* state = generator.get<NeuronGenerator>();
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    {
+      AllocateOnDevice allocate(device_.index());
+      at::AutoDispatchBelowADInplaceOrView below_autograd;
+      plan_.drawn(stack_, {state->current_seed(), state->get_offset()});
+    }
+    state->advance(values_drawn());
+  }
+
+  void run_with_generator() {
+    at::Generator generator = generator_of_call();
+    IValue& value = argument(static_cast<size_t>(plan_.generator));
     auto* state = generator.get<NeuronGenerator>();
     std::lock_guard<std::mutex> lock(generator.mutex());
     thread_local at::Generator cpu = at::detail::createCPUGenerator();
@@ -324,6 +345,39 @@ class Call {
     clock.charge(stream, plan_.name, dtype, flops_.count, bytes, moves, heap == nullptr ? 0 : heap->live_bytes());
     if ((plan_.copies && moves != Moves::kInHbm && host_waits_) || plan_.host_waits) {
       clock.host_waits_for(stream);
+    }
+  }
+
+  // Tells the fidelity profile, once an operator, what the real device would do otherwise.
+  void watch() {
+    const auto told = plan_.told.load(std::memory_order_relaxed);
+    uint8_t seen = plan_.may_fall_back ? kSeenOperator : 0;
+    auto dtype = at::ScalarType::Undefined;
+    const auto look_at = [&](const Tensor& t, bool result) {
+      if (!t.defined() || t.layout() != at::kStrided || t.dim() == 0) {
+        return;
+      }
+      const auto type = t.scalar_type();
+      if (type == at::kDouble) {
+        seen |= kSeenDouble;
+        dtype = type;
+      } else if (result && type == at::kLong && (told & kSeenOverflow) == 0 && beyond_32_bits(t)) {
+        seen |= kSeenOverflow;
+      }
+      dtype = dtype == at::ScalarType::Undefined ? type : dtype;
+    };
+    for (const auto& s : substitutes_) {
+      look_at(s.alias, s.mutated);
+    }
+    for (size_t r = 0; r < plan_.results; ++r) {
+      const IValue& value = stack_[stack_.size() - plan_.results + r];
+      if (value.isTensor() && plan_.result_of[r] < 0) {
+        look_at(value.toTensor(), true);
+      }
+    }
+    if (C10_UNLIKELY((seen & ~told) != 0)) {
+      tell_watcher(op_.operator_name().name, dtype, seen & ~told);
+      plan_.told.fetch_or(seen); // not where it was refused: that is said each time
     }
   }
 
@@ -439,12 +493,16 @@ struct Fallback final : c10::OperatorKernel {
         break;
       }
     }
-    const OpPlan plan(op);
-    Call(op, plan, keys, *stack).run();
+    redispatch(op, keys, stack);
   }
 };
 
 } // namespace
+
+void redispatch(const c10::OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
+  const OpPlan plan(op);
+  Call(op, plan, keys, *stack).run();
+}
 
 void register_redispatch() {
   auto& dispatcher = c10::Dispatcher::singleton();
