@@ -80,7 +80,9 @@ def _counts(cases: Sequence[Case], results: _Results, verdicts: Mapping[str, Ver
 
 
 def render(cases: Sequence[Case], results: _Results, verdicts: Mapping[str, Verdict]) -> str:
-    """The page, whole."""
+    """The page, whole; cases without results are named at its end."""
+    missing = [case.name for case in cases if not results.get(case.name)]
+    cases = [case for case in cases if results.get(case.name)]
     compared = [c for c in cases if not c.gloo and not c.refused]
     alone = [c for c in cases if c.gloo]
     refused = [c for c in cases if c.refused]
@@ -126,6 +128,8 @@ def render(cases: Sequence[Case], results: _Results, verdicts: Mapping[str, Verd
             ]
         ),
     ]
+    if missing:
+        parts += ["", f"Not run for this page: {'; '.join(missing)}."]
     return "\n".join(parts) + "\n"
 
 

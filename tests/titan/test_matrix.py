@@ -169,9 +169,11 @@ def test_the_table_and_the_page_name_every_case() -> None:
     results = {"fsdp2": outcomes(3.0, 3.0), "cpu offload": {"neuron": Outcome({1: 8.0, 10: 3.0})}}
     verdicts = {"fsdp2": Verdict(True, "equal"), "cpu offload": Verdict(True, "runs")}
     verdicts["nvfp4"] = Verdict(False, "was not asked")
-    for text in (table(cases, results, verdicts), render(cases, results, verdicts)):
+    terminal, page = table(cases, results, verdicts), render(cases, results, verdicts)
+    for text in (terminal, page):
         assert all(case.name in text for case in cases)
-        assert "FAILED: was not asked" in text
+        assert ("FAILED: was not asked" in text) is (text is terminal)
+        assert ("Not run for this page: nvfp4." in text) is (text is page)
         assert "1 of 1 that Gloo can run agree (1 to the last bit)" in text
 
 

@@ -196,7 +196,7 @@ def test_recipe_is_found_by_name_or_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", recipe_names())
 def test_shipped_recipes_are_right(name: str) -> None:
     if name == "layouts/tp2_async" and not torch_knows_spmd_types():
-        with pytest.raises(RecipeError, match="needs torch 2.14"):
+        with pytest.raises(RecipeError, match=r"needs torch 2\.14"):
             check(name, device="cpu", backend="gloo")
         return
     assert check(name, device="cpu", backend="gloo").recipe.name == name
