@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any, NoReturn
 
@@ -32,13 +32,14 @@ _NOISE = re.compile(r"Sending process .* closing signal|failed \(exitcode|Receiv
 class Parser(argparse.ArgumentParser):
     """torchrun's options, as the installed torch has them, and ``-n``; what is wrong is an error of usage."""
 
-    def __init__(self, ctx: click.Context, description: str, positionals: bool) -> None:
+    def __init__(self, ctx: click.Context, usage: str, description: str, without: Collection[str] = ()) -> None:
+        """``usage`` follows the command's name; ``without`` names torchrun's options that are left out."""
         from torch.distributed.run import get_args_parser
 
-        super().__init__(ctx.command_path, description=description, add_help=False)
+        super().__init__(usage=f"{ctx.command_path} {usage}", description=description, add_help=False)
         self._ctx = ctx
         for action in get_args_parser()._actions:
-            if action.option_strings or positionals:
+            if action.dest not in without:
                 self._add_action(action)
         self.add_argument(
             "-n",
@@ -56,7 +57,7 @@ class Parser(argparse.ArgumentParser):
         options, unknown = self.parse_known_args(list(args))
         if unknown:
             name = unknown[0].partition("=")[0]
-            self.error(f"no option {name!r}{near(name, self._option_string_actions)}")
+            self.error(f"no option {name!r}{near(name, self._option_string_actions) if len(name) > 2 else ''}")
         if options.max_restarts < 0:
             self.error(f"--max-restarts: {options.max_restarts}, expected 0 or more")
         if not re.fullmatch(r"[1-9]\d*(:[1-9]\d*)?", options.nnodes):

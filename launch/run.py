@@ -31,9 +31,9 @@ def command(ctx: click.Context, args: list[str]) -> None:
     """Run a program on several ranks, as torchrun does."""
     parser = Parser(
         ctx,
+        "[-n RANKS] [torchrun's options] (SCRIPT | -m MODULE) [its arguments]",
         "Runs a program on several ranks of this machine. Options and environment are torchrun's; ranks are forked "
         "from one process that has imported torch, so that they start in milliseconds.",
-        positionals=True,
     )
     options = parser.parse(args)
     _check_target(options, parser)

@@ -17,6 +17,8 @@ __all__ = ["command"]
 
 EXIT_RECIPE = 2
 """Exit status when the recipe cannot run, as ``neuron_dist.train``'s."""
+PROGRAM = ("module", "no_python", "run_path", "training_script", "training_script_args")
+"""torchrun's options and arguments that say which program to run."""
 
 
 @click.command("train", cls=Arguments, add_help_option=False)
@@ -25,9 +27,10 @@ def command(ctx: click.Context, args: list[str]) -> None:
     """Train a TorchTitan recipe."""
     parser = Parser(
         ctx,
+        "RECIPE [-n RANKS] [--set KEY=VALUE ...] [--backend BACKEND] [--device DEVICE] [torchrun's options]",
         "Trains a TorchTitan recipe: `neuron-dist run -m neuron_dist.train`, with ranks forked from one process that "
         "has imported TorchTitan and found the recipe right. torchrun's options apply.",
-        positionals=False,
+        without=PROGRAM,
     )
     _add_options(parser)
     options = parser.parse(args)
@@ -85,7 +88,8 @@ def _prepare(options: argparse.Namespace, name: str) -> bool:
     except RecipeError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return False
-    options.module, options.training_script = True, "neuron_dist.train"
+    options.module, options.no_python, options.run_path = True, False, False
+    options.training_script = "neuron_dist.train"
     options.training_script_args = [
         *("--recipe", options.recipe, "--backend", options.backend, "--device", options.device),
         *(["--set", *options.set] if options.set else []),

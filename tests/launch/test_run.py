@@ -126,7 +126,7 @@ def test_a_death_is_told_before_what_it_did_to_others(failing, what, told):
     assert "Traceback" not in run.err
     pids = [(failing / f"pid{rank}").read_text() for rank in range(3)]
     assert told.format(*pids) in run.err
-    assert "2 other ranks failed after it: ranks" in run.err
+    assert "2 other ranks failed after it: rank" in run.err
     assert not run.left
 
 
