@@ -9,9 +9,11 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 PIP_ARGS ?=
-RANKS ?= 4
+RANKS ?=
 RECIPE ?= configs/recipes/llama3_debug.yaml
 ARGS ?=
+# what `make bench` measures: collectives, device, or both; ARGS alone is for collectives
+BENCH ?= $(if $(ARGS),collectives,device collectives)
 
 TORCH := torch==2.13.0
 VENV := .venv
@@ -26,13 +28,14 @@ help:
 	@sed -n '1p' $(firstword $(MAKEFILE_LIST)) | sed 's/# /usage: /'
 
 train: build
-	$(BIN)/torchrun --nproc-per-node $(RANKS) -m neuron_dist.train --recipe $(RECIPE) $(ARGS)
+	$(BIN)/neuron-dist train $(RECIPE) $(if $(RANKS),-n $(RANKS)) $(ARGS)
 
 test: build
 	$(BIN)/python -m pytest $(ARGS)
 
 bench: build
-	$(BIN)/python benchmarks/collectives.py $(ARGS)
+	@set -e; for each in $(BENCH); do \
+	    echo "benchmarks/$$each.py $(ARGS)"; $(BIN)/python benchmarks/$$each.py $(ARGS); done
 
 # PyTorch's own distributed suite in all profiles, with its numbers.
 conformance: build
@@ -42,7 +45,7 @@ lint: build
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/mypy benchmarks/collectives.py
-	$(BIN)/mypy --explicit-package-bases benchmarks/op_coverage.py benchmarks/fidelity.py benchmarks/published_training.py benchmarks/replay.py
+	$(BIN)/mypy --explicit-package-bases benchmarks/op_coverage.py benchmarks/device.py benchmarks/architectures.py benchmarks/pytest_plugin.py benchmarks/fidelity.py benchmarks/published_training.py benchmarks/replay.py benchmarks/launcher.py
 
 build: $(VENV)/.native
 

@@ -44,6 +44,7 @@ setup(
                 # torch's own headers, not ours
                 "-Wno-missing-field-initializers",
                 "-Wno-deprecated-declarations",
+                "-Wno-unknown-pragmas",
             ],
         )
     ],

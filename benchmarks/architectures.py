@@ -12,6 +12,7 @@ bit for bit. What the CPU itself does not run on the inputs made here is told ap
 from __future__ import annotations
 
 import argparse
+import difflib
 import fnmatch
 import json
 import os
@@ -28,8 +29,9 @@ sys.path[:] = [
 ]  # benchmarks/collectives.py hides the package
 
 from neuron_dist.testing.architectures.check import Row  # noqa: E402
-from neuron_dist.testing.architectures.page import render, replaced, summary  # noqa: E402
+from neuron_dist.testing.architectures.page import render, summary  # noqa: E402
 from neuron_dist.testing.architectures.sweep import all_kinds, run  # noqa: E402
+from neuron_dist.testing.op_docs import into_page  # noqa: E402
 
 DOCS = HERE.parent / "docs" / "coverage.md"
 
@@ -59,7 +61,10 @@ def chosen(patterns: list[str] | None) -> list[str]:
         return kinds
     for pattern in patterns:
         if not fnmatch.filter(kinds, pattern):
-            sys.exit(f"--only {pattern}: no model type of transformers; it has {', '.join(kinds)}")
+            near = (
+                ", ".join(difflib.get_close_matches(pattern, kinds)) or "docs/coverage.md has all"
+            )
+            sys.exit(f"--only {pattern}: not a model type of AutoModel; the nearest: {near}")
     return [k for k in kinds if any(fnmatch.fnmatchcase(k, p) for p in patterns)]
 
 
@@ -87,7 +92,8 @@ def main() -> None:
             bar.set_postfix_str(f"{row.model}: {row.outcome}", refresh=False)
             bar.update()
     if args.docs:
-        DOCS.write_text(replaced(DOCS.read_text(), render(list(rows.values()))))
+        section = render(list(rows.values()), len(all_kinds()))
+        DOCS.write_text(into_page(DOCS.read_text(), "architectures", section))
     print(summary([rows[kind] for kind in kinds]))
 
 

@@ -1,8 +1,8 @@
-"""``python benchmarks/op_coverage.py``: torch's own operator database on neuron against the CPU.
+"""``python benchmarks/op_coverage.py``: torch's own databases on neuron against the CPU.
 
-Every sample of every operator x dtype that the CPU supports, forward, backward, double backward, forward mode, ``out=``,
+Suite ``ops``: every sample of every operator x dtype that the CPU supports, forward, backward, double backward, forward mode, ``out=``,
 in place, on non-contiguous and conjugated inputs, and the inputs that should raise. Results must be the CPU's to the
-last bit, with the same dtype, shape, strides and aliases; random operators are compared by metadata.
+last bit, with the same dtype, shape, strides and aliases; random operators are compared by metadata. Other suites: torch's Python references, modules, optimizers, ...
 
 With ``--json FILE`` results are also appended to FILE.jsonl as they come, and ``--resume`` goes on from there.
 """
@@ -25,25 +25,18 @@ sys.path[:] = [
     p for p in sys.path if Path(p).resolve() != HERE
 ]  # benchmarks/collectives.py hides the package
 
-from neuron_dist.testing.op_checks import LAYOUTS, VARIANTS, all_ops  # noqa: E402
-from neuron_dist.testing.op_docs import render, summary  # noqa: E402
+from neuron_dist.testing.op_checks import LAYOUTS  # noqa: E402
+from neuron_dist.testing.op_docs import into_page, render, summary  # noqa: E402
 from neuron_dist.testing.op_workers import Case, Record, run_cases, stable_hash  # noqa: E402
+from neuron_dist.testing.suites import SUITES  # noqa: E402
 
-SUPPORTS = {layout: f"supports_{layout}" for layout in LAYOUTS} | {"sparse_coo": "supports_sparse"}
 DOCS = HERE.parent / "docs" / "coverage.md"
 
 
 def choose(args: argparse.Namespace) -> list[Case]:
     """The cases that the options ask for."""
-    pattern = re.compile(args.ops)
-    chosen = []
-    for op in all_ops():
-        if not pattern.search(op.formatted_name):
-            continue
-        for dtype in sorted(str(d).removeprefix("torch.") for d in op.supported_dtypes("cpu")):
-            for layout in args.layouts:
-                if layout == "strided" or getattr(op, SUPPORTS[layout], False):
-                    chosen.append(Case(op.formatted_name, dtype, layout))
+    suite = SUITES[args.suite]
+    chosen = [c for c in suite.cases(args.layouts) if re.search(args.ops, c.op)]
     if args.dtypes:
         known = {case.dtype for case in chosen}
         unknown = set(args.dtypes) - known
@@ -52,7 +45,11 @@ def choose(args: argparse.Namespace) -> list[Case]:
                 f"--dtypes: {', '.join(sorted(unknown))}: expected some of {', '.join(sorted(known))}"
             )
         chosen = [case for case in chosen if case.dtype in args.dtypes]
-    return [case for case in chosen if stable_hash(case) < args.hash_percent]
+    return [
+        case
+        for case in chosen
+        if stable_hash(case) < args.hash_percent or (args.usual and suite.usual(case))
+    ]
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -60,7 +57,10 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument(
-        "--ops", default="", metavar="REGEX", help="operators whose name has a match; default all"
+        "--suite", default="ops", choices=SUITES, help="what to run; default: the operators"
+    )
+    parser.add_argument(
+        "--ops", default="", metavar="REGEX", help="entries whose name has a match; default all"
     )
     parser.add_argument(
         "--dtypes",
@@ -70,13 +70,16 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         help="float32, complex64, ...; default all",
     )
     parser.add_argument("--layouts", nargs="+", default=["strided"], choices=["strided", *LAYOUTS])
-    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
+    parser.add_argument("--variants", nargs="+", default=[], metavar="VARIANT", help="default all")
     parser.add_argument(
         "--hash-percent",
         type=int,
         default=100,
         metavar="P",
         help="this part of op x dtype, always the same",
+    )
+    parser.add_argument(
+        "--usual", action="store_true", help="besides that part, every entry in one dtype"
     )
     parser.add_argument(
         "--samples", type=int, default=None, metavar="N", help="samples of each; default all"
@@ -93,11 +96,16 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--groups", type=int, default=40, metavar="N", help="failure groups to print"
     )
     parser.add_argument(
-        "--docs", action="store_true", help=f"write docs/{DOCS.name} from the results"
+        "--docs", action="store_true", help=f"write the suite's section of docs/{DOCS.name}"
     )
     args = parser.parse_args(argv)
     if args.resume and args.json is None:
         parser.error("--resume needs --json FILE, whose FILE.jsonl has the results so far")
+    known = SUITES[args.suite].meaning
+    wrong = sorted(set(args.variants) - set(known))
+    if wrong:
+        parser.error(f"--variants: {', '.join(wrong)}: suite {args.suite} has {', '.join(known)}")
+    args.variants = args.variants or list(known)
     return args
 
 
@@ -130,6 +138,7 @@ def run(args: argparse.Namespace, cases: list[Case]) -> list[Record]:
         for record in run_cases(
             todo,
             frozenset(args.variants),
+            suite=args.suite,
             jobs=args.jobs,
             most=args.samples,
             timeout_s=args.timeout,
@@ -152,7 +161,7 @@ def show(result: dict[str, Any], most: int) -> None:
         share = 100 * v["passed"] / n if n else 0.0
         print(f"{name:12} {n:9} {v['passed']:9} {v['failed']:7} {v['raised']:10} {share:9.3f}")
     print(
-        f"{result['cases']} combinations of {result['operators']} operators with dtypes and layouts, "
+        f"{result['cases']} combinations of {result['operators']} entries with dtypes and layouts, "
         f"{result['cases_without_failure']} without failure"
     )
     for group in result["groups"][:most]:
@@ -161,16 +170,30 @@ def show(result: dict[str, Any], most: int) -> None:
         print(f"         {', '.join(group['in'][:4])}{more} ({len(group['in'])})")
 
 
+def subset(args: argparse.Namespace) -> str:
+    """The options that choose what is run, as they are typed."""
+    out = ""
+    if args.layouts != ["strided"]:
+        out += f" --layouts {' '.join(args.layouts)}"
+    if args.hash_percent != 100:
+        out += f" --hash-percent {args.hash_percent}"
+    for name, value in (("--samples", args.samples), ("--usual", args.usual)):
+        if value:
+            out += f" {name}" + ("" if value is True else f" {value}")
+    return out
+
+
 def main() -> None:
     args = parse()
     start = time.perf_counter()
     records = run(args, choose(args))
-    result = summary(records, time.perf_counter() - start)
+    result = summary(args.suite, records, time.perf_counter() - start, subset(args))
     show(result, args.groups)
     if args.json is not None:
         args.json.write_text(json.dumps(result, indent=1) + "\n")
     if args.docs:
-        DOCS.write_text(render(result))
+        section = render(args.suite, result)
+        DOCS.write_text(into_page(DOCS.read_text(), args.suite, section))
 
 
 if __name__ == "__main__":

@@ -72,6 +72,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--retry", action="store_true", help="with --resume: run what has failed again"
     )
     parser.add_argument(
+        "--run-nothing", action="store_true", help="with --resume: only show what FILE.jsonl has"
+    )
+    parser.add_argument(
         "--work", type=Path, metavar="DIR", help="keep the runs' folders and seed checkpoints here"
     )
     parser.add_argument(
@@ -80,6 +83,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.resume and args.json is None:
         parser.error("--resume needs --json FILE, whose FILE.jsonl has the results so far")
+    for option in ("retry", "run_nothing"):
+        if getattr(args, option) and not args.resume:
+            parser.error(f"--{option.replace('_', '-')} needs --resume")
     return args
 
 
@@ -108,8 +114,7 @@ def run(args: argparse.Namespace, cases: list[Case]) -> Results:
         (case, backend)
         for case in cases
         for backend in _backends(case, args.backend)
-        if (known := results.get(case.name, {}).get(backend)) is None
-        or (args.retry and known.error)
+        if _is_due(results.get(case.name, {}).get(backend), args)
     ]
     with ExitStack() as stack:
         work = args.work or Path(
@@ -140,6 +145,12 @@ def run(args: argparse.Namespace, cases: list[Case]) -> Results:
 def _backends(case: Case, asked: list[str]) -> list[str]:
     """The backends that a case is run on; the check is asked once, for neuron."""
     return [b for b in asked if not (b == "gloo" and (case.gloo or case.refused))]
+
+
+def _is_due(known: Outcome | None, args: argparse.Namespace) -> bool:
+    if args.run_nothing:
+        return False
+    return known is None or (args.retry and known.error != "")
 
 
 def main() -> None:

@@ -57,6 +57,10 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             name = unknown[0].partition("=")[0]
             self.error(f"no option {name!r}{near(name, self._option_string_actions)}")
+        if options.max_restarts < 0:
+            self.error(f"--max-restarts: {options.max_restarts}, expected 0 or more")
+        if not re.fullmatch(r"[1-9]\d*(:[1-9]\d*)?", options.nnodes):
+            self.error(f"--nnodes: {options.nnodes!r}, expected a number, or MIN:MAX")
         return options
 
 
@@ -98,6 +102,8 @@ def launch(options: argparse.Namespace, name: str, live: LiveLine | None = None)
         run.say(f"ended by {end.sigval.name}, and all ranks with it")
         return EXIT_FAILED
     except ValueError as error:
+        if run.forks.forks:
+            raise
         raise click.UsageError(str(error)) from None
     except KeyboardInterrupt:
         run.say("interrupted")
@@ -111,12 +117,7 @@ def launch(options: argparse.Namespace, name: str, live: LiveLine | None = None)
 class _Run:
     """The ranks of all attempts, and what is known of their failures."""
 
-    def __init__(
-        self,
-        name: str,
-        subprocess_handler: Callable[..., Any],
-        live: LiveLine | None,
-    ) -> None:
+    def __init__(self, name: str, subprocess_handler: Callable[..., Any], live: LiveLine | None) -> None:
         self.name = name
         self.subprocess_handler = subprocess_handler
         self.failures = Failures()
@@ -129,6 +130,7 @@ class _Run:
             printed, output = os.pipe()
             self.forks = Forks(output)
             os.close(output)
+            live.start()
             self.listener = Listener(self.forks.reports, handlers, printed, live.write)
         self.python = os.getenv("PYTHON_EXEC", sys.executable)
 

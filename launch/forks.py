@@ -7,6 +7,7 @@ import pickle
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -43,6 +44,8 @@ class Forks:
         self.reports, speaker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         """Where the launcher reads what ranks report."""
         self.forks: dict[int, Fork] = {}
+        sys.stdout.flush()  # what is still to be written is written by one process
+        sys.stderr.flush()
         self.pid = os.fork()
         if self.pid == 0:
             self.socket.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from datetime import timedelta
 from typing import Any
@@ -15,12 +16,20 @@ class LiveLine:
     """``12/30 |████      | loss 5.61234  0.52 s a step (simulated 1.92 ms)  ETA 0:00:09``, on stderr."""
 
     def __init__(self) -> None:
+        self._bar: Any = None
+        self._loss: float | None = None
+
+    def start(self) -> None:
+        """Shows the line. tqdm starts a thread, so ranks must not be forked from this process any more."""
         from tqdm import tqdm
 
+        known = os.get_terminal_size(sys.stderr.fileno()).columns > 0  # some pseudo-terminals say 0
         self._bar = tqdm(
-            file=sys.stderr, dynamic_ncols=True, bar_format="{n_fmt}/{total_fmt} |{bar:20}| {postfix[0]}", postfix=["starting"]
-        )  # fmt: skip
-        self._loss: float | None = None
+            file=sys.stderr,
+            **({"dynamic_ncols": True} if known else {"ncols": 80, "nrows": 24}),
+            bar_format="{n_fmt}/{total_fmt} |{bar:10}| {postfix[0]}",
+            postfix=["starting"],
+        )
 
     def step(self, report: dict[str, Any]) -> None:
         """Takes in a report of kind ``step``."""
@@ -35,7 +44,8 @@ class LiveLine:
 
     def close(self) -> None:
         """Leaves the line as it is."""
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
 
 
 def step_text(report: dict[str, Any], loss: float | None) -> str:

@@ -22,7 +22,7 @@ import signal
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from multiprocessing.connection import wait
 from typing import NoReturn
 
@@ -33,17 +33,28 @@ PRELOAD = (
     "torch.distributed",
     "torch.distributed.tensor",
     "neuron_dist",
+    "neuron_dist.device.variables",
+    "neuron_dist.fidelity.hook",
+    "neuron_dist.simulation.roofline",
     "collectives.planner",
 )
+"""What a rank imports by the end of its first collective."""
 MAX_MESSAGE = 1 << 16
 MAX_DESCRIPTORS = 253  # the kernel's SCM_MAX_FD
 _PR_SET_PDEATHSIG = 1
 
 
-def preload(modules: Iterable[str] = PRELOAD) -> None:
-    """Imports what ranks need, and keeps collections in them from copying what they share with this process."""
-    for name in modules:
+def preload(*more: str) -> None:
+    """Imports and reads what every rank needs and the modules ``more``, and keeps collections in them from copying what
+    they share with this process."""
+    for name in (*PRELOAD, *more):
         importlib.import_module(name)
+    from collectives.topology import ClusterError, cluster_from_environment
+    from neuron_dist.fidelity.loading import all_rules
+
+    all_rules()
+    with contextlib.suppress(ClusterError):  # each rank meets it, and says so
+        cluster_from_environment()
     gc.collect()
     gc.freeze()
 

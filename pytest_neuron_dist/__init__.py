@@ -71,11 +71,12 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """The process that ranks are forked from imports torch while the tests before the first marked one run."""
-    if session.config.option.collectonly or not any(i.get_closest_marker(MARK) for i in session.items):
+    if session.config.option.collectonly or session.config.pluginmanager.has_plugin(IN_RANK):
         return
-    from pytest_neuron_dist.item import start
+    if any(item.get_closest_marker(MARK) for item in session.items):
+        from pytest_neuron_dist.item import start
 
-    start(session.config)
+        start(session.config)
 
 
 def _options(request: pytest.FixtureRequest) -> Options:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copyreg
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any

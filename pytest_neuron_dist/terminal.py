@@ -83,7 +83,7 @@ def capture(
     and what is not, to the terminal, line by line with the rank in front."""
     for stream, own in enumerate(terminal.streams):
         os.dup2(own, stream)
-    sys.stdin = open(0, closefd=False)
+    sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False))
     sys.stdout, sys.stderr = _Prefixed(1, rank), _Prefixed(2, rank)
     in_ = _Stdin(terminal, rank, world_size)
     if method == "no":
@@ -126,7 +126,8 @@ class _Stdin(FDCapture):
         self.terminal.acquire(self.rank)
         super().suspend()
         self.streams = sys.stdout, sys.stderr
-        sys.stdout, sys.stderr = (open(fd, "w", buffering=1, closefd=False) for fd in (1, 2))
+        files = (io.FileIO(fd, "w", closefd=False) for fd in (1, 2))
+        sys.stdout, sys.stderr = (io.TextIOWrapper(file, write_through=True) for file in files)
         print(f"\n>>>> rank {self.rank} of {self.world_size} >>>>")
 
     def resume(self) -> None:

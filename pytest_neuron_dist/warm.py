@@ -62,6 +62,11 @@ class _RankPlugin:
         self.terminal: Terminal | None = None
         self.pdb_rank: int | None = None
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Keeps all items, before others deselect some: the test process has chosen."""
+        _items.update((item.nodeid, item) for item in items)
+
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self.collect_errors[report.nodeid] = report.longreprtext
@@ -70,7 +75,6 @@ class _RankPlugin:
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool:
         """Runs the phases once, inside of what other plugins wrap around them, whoever would run them again."""
         for report in runtestprotocol(item, nextitem=None, log=False):
-            self.failed |= report.failed
             self.record.reports.append(
                 item.config.hook.pytest_report_to_serializable(config=item.config, report=report)
             )
@@ -90,7 +94,7 @@ class _RankPlugin:
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_teardown(self) -> Iterator[None]:
         yield
-        if self.record.when is None:
+        if not self.failed:
             import torch.distributed as dist
 
             if dist.is_initialized():
@@ -99,6 +103,7 @@ class _RankPlugin:
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
         report = yield
+        self.failed |= report.failed
         if call.excinfo is not None and self.record.when is None:
             self.record.when, self.record.time_ns = call.when, time.monotonic_ns()
             self.record.error = _picklable(call.excinfo.value)
@@ -148,14 +153,7 @@ def prepare(spec: SessionSpec, path: str) -> None:
     with _silenced():
         try:
             _session = _session or _start(spec)
-            session = _session
-            for node in session.perform_collect([path], genitems=False):
-                items = list(session.genitems(node))
-                _items.update((item.nodeid, item) for item in items)
-                # hooks that add markers do so here too; what they deselect stays, the test process has chosen
-                session.config.hook.pytest_collection_modifyitems(
-                    session=session, config=session.config, items=items
-                )
+            _session.perform_collect([path])
         except BaseException as error:
             raise RuntimeError(
                 f"{path} could not be collected in the process that ranks are forked from: {error!r}"
@@ -218,6 +216,8 @@ def run_test(nodeid: str, path: str, spec: SessionSpec, options: Options, place:
     config.hook.pytest_runtest_protocol(item=item, nextitem=None)
     for stream in (sys.stdout, sys.stderr):
         getattr(stream, "finish", stream.flush)()
+    for fd, kept in enumerate(nursery.outputs, start=1):
+        os.dup2(kept, fd)  # what is still written belongs to no test's phase, and not on the terminal
     if plugin.failed:
         raise TestFailed(plugin.record)
     return plugin.record

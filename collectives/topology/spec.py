@@ -7,6 +7,8 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from copy import deepcopy
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,9 @@ from typing import Any
 import yaml
 
 __all__ = ["ClusterError", "load_spec", "product_names"]
+
+# libyaml's loader where PyYAML was built with it: every process that touches the device reads a product.
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 Kind = type | tuple[type, ...]
 NUMBER: tuple[type, ...] = (int, float)
@@ -140,7 +145,7 @@ def _read(product: str, seen: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
         where = f"{product}.yaml"
         text = (resources.files("collectives.topology") / "products" / where).read_text()
     try:
-        spec = yaml.safe_load(text)
+        spec = deepcopy(_parsed(text))
     except yaml.YAMLError as error:
         raise ClusterError(f"{where}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(spec, dict):
@@ -159,6 +164,12 @@ def _read(product: str, seen: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
         else:
             merged[key] = value
     return where, merged
+
+
+@lru_cache
+def _parsed(text: str) -> Any:
+    """The YAML, which a process parses once; and not at all if it was forked from one that has."""
+    return yaml.load(text, _Loader)
 
 
 def _check_keys(where: str, prefix: str, section: dict[str, Any], known: dict[str, Kind]) -> None:

@@ -17,6 +17,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from neuron_dist.compile import metrics
+from neuron_dist.fidelity.operators import tell_of_graph
 
 __all__ = ["devices_of", "neuron", "register"]
 
@@ -44,7 +45,7 @@ def neuron(
     compilation does not fail where the eager operators run.
 
     Raises ValueError for an unknown option, TypeError for one of another type, RuntimeError where all tensors of the
-    graph are on another device.
+    graph are on another device, FidelityError in strict mode for sizes that are not fixed.
     """
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.partitioners import min_cut_rematerialization_partition
@@ -58,6 +59,7 @@ def neuron(
             f"torch.compile(backend='neuron'): all tensors of the function are on {', '.join(sorted(devices))}. Move "
             "the module and its inputs with .to('neuron'), or leave backend='neuron' out."
         )
+    tell_of_graph(dynamic=any(_is_symbolic(each) for each in example_inputs))
     started = time.perf_counter()
     graph_id = metrics.next_id()
     name = chosen.get("model_name", f"graph_{graph_id}")
@@ -100,6 +102,11 @@ def _boxed(graph: fx.GraphModule) -> Callable[[list[Any]], Any]:
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
+
+
+def _is_symbolic(value: Any) -> bool:
+    sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
+    return any(isinstance(size, torch.SymInt) for size in sizes)
 
 
 def _is_collective(target: Any) -> bool:

@@ -15,6 +15,7 @@ from neuron_dist.device._imports import when_imported
 
 __all__ = ["install"]
 
+
 def install() -> None:
     """Makes FlexAttention accept neuron tensors: now, or as soon as its module has been imported."""
     when_imported("torch.nn.attention.flex_attention", _open)

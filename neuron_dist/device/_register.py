@@ -15,6 +15,12 @@ __all__ = ["register"]
 _registered = False
 
 
+def _report(operator: str, dtype: str, seen: int) -> None:
+    from neuron_dist.fidelity.operators import tell  # not before there is something to tell
+
+    tell(operator, dtype, seen)
+
+
 def register() -> None:
     """Registers the device with torch. The second and later calls do nothing."""
     global _registered
@@ -31,4 +37,5 @@ def register() -> None:
     )
     _torch_fixes.apply()
     compile.install()
+    _C._watch_operators(_report)
     metadata.install()

@@ -14,7 +14,8 @@ makes such a call is reported once (``NEURON_DIST_FIDELITY=warn``, which is what
     profile.py       the rules of one release on one cluster: which of them a call violates
     site.py          the line of the user's program that makes the call
     reporting.py     one report for each rule and site
-    hook.py          what the native core calls
+    hook.py          what the native core calls for collectives
+    operators.py     what it calls for operators
     environment.py   NEURON_DIST_FIDELITY and NEURON_DIST_FIDELITY_RELEASE
     page.py          docs/fidelity.md, made from the rules
 

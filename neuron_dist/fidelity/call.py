@@ -1,4 +1,4 @@
-"""One call of ``torch.distributed`` on a neuron group, and what of it and its group a rule can ask for."""
+"""One call of ``torch.distributed`` on a neuron group, or of an operator, and what of it a rule can ask for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from neuron_dist.fidelity.placement import Placement
 
-__all__ = ["FEATURES", "Call", "Feature", "Value"]
+__all__ = ["FEATURES", "Call", "Feature", "Value", "plain_name"]
 
 Value = str | int | bool
 
@@ -47,6 +47,24 @@ class Call:
     reshaped: bool = False
     """Input and output of a reduce_scatter_tensor differ in a dimension after the first, or the output's first is
     not the input's divided by the group's size."""
+    operator: str = ""
+    """Of the op ``operator``: its name without what differs between releases, see :func:`plain_name`."""
+    float64: bool = False
+    """An operator's tensor with a dimension is float64."""
+    overflows: bool = False
+    """An int64 result of an operator holds a value that int32 does not."""
+    channels_last: bool = False
+    """A tensor is made with ``memory_format=torch.channels_last`` or ``channels_last_3d``."""
+    dynamic: bool = False
+    """A graph of ``torch.compile`` has sizes that are not fixed."""
+
+
+def plain_name(operator: str) -> str:
+    """``aten::_linalg_svd.U`` -> ``svd``: an operator's name without namespace, overload and ATen's variants."""
+    plain = operator.split("::", 1)[-1].split(".")[0].lstrip("_")
+    if plain.startswith("scaled_dot_product_"):
+        return "scaled_dot_product_attention"
+    return plain.removeprefix("linalg_").removesuffix("_ex").removesuffix("_helper")
 
 
 class Feature(NamedTuple):
@@ -69,6 +87,11 @@ FEATURES: dict[str, Feature] = {
     "empty": Feature(bool, lambda c, p: c.empty, "a tensor has no element"),
     "empty_dim0": Feature(bool, lambda c, p: c.empty_dim0, "a tensor's first dimension has size 0"),
     "reshaped": Feature(bool, lambda c, p: c.reshaped, "shapes of input and output do not correspond"),
+    "operator": Feature(str, lambda c, p: c.operator, "the operator, as `svd` for aten::linalg_svd"),
+    "float64": Feature(bool, lambda c, p: c.float64, "an operator's tensor with a dimension is float64"),
+    "overflows": Feature(bool, lambda c, p: c.overflows, "an operator's int64 result does not fit in int32"),
+    "channels_last": Feature(bool, lambda c, p: c.channels_last, "a tensor is made with a channels_last format"),
+    "dynamic": Feature(bool, lambda c, p: c.dynamic, "a compiled graph has sizes that are not fixed"),
     "group_size": Feature(int, lambda c, p: p.size, "ranks of the group"),
     "subgroup": Feature(bool, lambda c, p: p.size < c.world_size, "fewer ranks than the default group"),
     "first_rank_remainder": Feature(int, lambda c, p: c.group_ranks[0] % p.size, "first global rank modulo group size"),

@@ -4,7 +4,7 @@ __all__ = ["FidelityError", "FidelityWarning"]
 
 
 class FidelityWarning(UserWarning):
-    """The real TorchNeuron refuses a call, or may refuse it, that the simulated one carries out.
+    """The real TorchNeuron refuses a call, may refuse it, or computes otherwise, where the simulated one carries it out.
 
     Python's own filters apply: ``-W error::neuron_dist.fidelity.FidelityWarning`` raises it.
     """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from neuron_dist.fidelity.profile import Profile
     from neuron_dist.fidelity.rule import Rule
 
-__all__ = ["CallFlag", "FidelityHook", "fidelity_hook"]
+__all__ = ["CallFlag", "FidelityHook", "default_store", "fidelity_hook"]
 
 
 class CallFlag(IntFlag):
@@ -160,10 +160,11 @@ def fidelity_hook(world_size: int, claim: Claim | None = None) -> FidelityHook |
 
         return Profile(mode, release, cluster_of(world_size - 1))
 
-    return FidelityHook(profile, world_size, claim or store_claim(_default_store))
+    return FidelityHook(profile, world_size, claim or store_claim(default_store))
 
 
-def _default_store() -> dist.Store:
+def default_store() -> dist.Store:
+    """The default group's; raises ``ValueError`` before there is one."""
     import torch.distributed.distributed_c10d as c10d
 
     return c10d._get_default_store()

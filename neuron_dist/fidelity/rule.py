@@ -10,7 +10,7 @@ from neuron_dist.fidelity.vocabulary import REFUSES
 
 __all__ = ["FIELDS", "Condition", "Evidence", "Rule"]
 
-FIELDS = ("op", "reduction", "dtype", "group_size", "world_size", "first_rank", "ranks")
+FIELDS = ("op", "operator", "reduction", "dtype", "group_size", "world_size", "first_rank", "ranks")
 """What the texts of a rule may name in braces."""
 
 
@@ -102,6 +102,7 @@ class Rule:
         """The report of this rule for a call that violates it, in one line."""
         fields = {
             "op": call.op,
+            "operator": call.operator,
             "reduction": call.reduction,
             "dtype": call.dtype,
             "group_size": len(call.group_ranks),

@@ -8,12 +8,16 @@ from collections.abc import Iterable
 __all__ = [
     "CALLS",
     "COLLECTIVES",
+    "COMPILE",
     "EFFECTS",
+    "FALLS_BACK",
     "FAMILIES",
     "KINDS_OF_EVIDENCE",
     "MAY_REFUSE",
     "MESSAGES",
     "MODES",
+    "NARROWS",
+    "OPERATOR",
     "OPS",
     "OP_SETS",
     "REDUCTIONS",
@@ -50,7 +54,11 @@ CALLS = (
     "time_estimator",
 )
 """Calls that are no collective: of the process group, or its creation (``new_group``, also of the default group)."""
-OPS = (*COLLECTIVES, *MESSAGES, *CALLS)
+OPERATOR = "operator"
+"""An operator on tensors of the device; ``operator`` of the call says which."""
+COMPILE = "compile"
+"""One graph of ``torch.compile``."""
+OPS = (*COLLECTIVES, *MESSAGES, *CALLS, OPERATOR, COMPILE)
 """Collectives and messages have the native core's names, whatever the Python function is called."""
 OP_SETS = {
     "collectives": COLLECTIVES,
@@ -62,8 +70,11 @@ REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PRE
 
 REFUSES = "refuses"
 MAY_REFUSE = "may refuse"
-EFFECTS = (REFUSES, MAY_REFUSE)
-"""``may refuse``: sources disagree or do not say it of this very case. Reported, but strict mode does not raise."""
+NARROWS = "narrows"
+FALLS_BACK = "falls back on"
+EFFECTS = (REFUSES, MAY_REFUSE, NARROWS, FALLS_BACK)
+"""``may refuse``: sources disagree or do not say it of this very case. ``narrows``: it computes, with fewer bits.
+``falls back on``: the CPU does it. Strict mode raises for ``refuses`` alone; all are reported."""
 
 KINDS_OF_EVIDENCE = {
     "documented": "AWS's documentation, public headers or public libraries",

@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 from neuron_dist import _C
+from neuron_dist.fidelity.call import plain_name
 
-__all__ = ["ALWAYS_ON_CPU", "clear_op_tracking", "get_executed_ops", "get_fallback_ops"]
+__all__ = ["clear_op_tracking", "get_executed_ops", "get_fallback_ops"]
 
-ALWAYS_ON_CPU = (
-    "cholesky",
-    "cholesky_inverse",
-    "det",
-    "eigh",
-    "inv",
-    "ldl_factor",
-    "ldl_solve",
-    "lu",
-    "lu_factor",
-    "lu_solve",
-    "qr",
-    "slogdet",
-    "svd",
-    "triangular_solve",
-)
-"""TorchNeuron's list of linear algebra that has no implementation on the device (the pre-release of April 2026; the
-list of 2.13.3 is not published). Here they run as all others do, on the simulated device."""
+RULE = "linear-algebra-on-the-cpu"
+"""The fidelity profile's rule that names them."""
 
 
 def get_executed_ops() -> list[str]:
@@ -36,15 +21,14 @@ def get_fallback_ops() -> list[str]:
 
     The simulated device runs every operator that the CPU has, so nothing falls back here: this tells what would.
     """
-    return [name for name in get_executed_ops() if _on_cpu(name)]
+    from neuron_dist.fidelity.loading import all_rules
+
+    (rule,) = (rule for rule in all_rules() if rule.id == RULE)
+    (condition,) = rule.conditions
+    listed = condition.among or frozenset()
+    return [name for name in get_executed_ops() if plain_name(name) in listed]
 
 
 def clear_op_tracking() -> None:
     """Both lists start again, empty."""
     _C._clear_executed_operators()
-
-
-def _on_cpu(name: str) -> bool:
-    plain = name.split("::", 1)[1].split(".")[0].lstrip("_")
-    plain = plain.removeprefix("linalg_").removesuffix("_ex").removesuffix("_helper")
-    return plain in ALWAYS_ON_CPU

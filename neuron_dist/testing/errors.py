@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
+
+from neuron_dist.forking import signal_name
 
 __all__ = ["RankDied", "RankError", "RanksTimeout", "spelled"]
 
@@ -26,7 +27,7 @@ class RankDied(RankError):
         self.exit_code = exit_code
         """As in :mod:`subprocess`: minus the signal's number where one ended it."""
         how = (
-            f"killed by {_signal_name(-exit_code)}"
+            f"killed by {signal_name(-exit_code)}"
             if exit_code < 0
             else f"exited with status {exit_code}"
         )
@@ -39,13 +40,6 @@ class RanksTimeout(RuntimeError):
     def __init__(self, message: str, ranks: list[int]) -> None:
         super().__init__(message)
         self.ranks = ranks
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def spelled(ranks: Sequence[int]) -> str:

@@ -1,16 +1,10 @@
-"""The process that ranks are forked from: it has imported torch and does nothing else.
+"""The process that a test's ranks are forked from, and what such a rank does. See :mod:`neuron_dist.forking`.
 
-A rank that is forked starts in milliseconds, one that imports torch in seconds. The parent of the forks must not
-be the test process, which may have used the device or started threads; so this one is kept clean: no threads, no
-device, one socket to the test process. It ends when that socket closes, and its ranks with it.
-
-Messages are pickled tuples on a SOCK_SEQPACKET socket:
+Beside the messages of every nursery there are
 
     to the nursery    ("launch", world_size, number of descriptors) + the first of them
                       ("descriptors",) + the next ones, as long as some are lacking
-                      ("signal", rank, signal number)
     from the nursery  ("started", [pid of each rank])
-                      ("ended", rank, exit code, time in ns)
 
 The descriptors of a launch: the request; (result, standard output, standard error) of each rank; what every rank
 inherits. Those of a rank are memfds: nothing to clean up, and no pipe that could fill.
@@ -19,7 +13,6 @@ inherits. Those of a rank are memfds: nothing to clean up, and no pipe that coul
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import gc
 import importlib
@@ -32,25 +25,14 @@ import sys
 import time
 import traceback
 from dataclasses import dataclass
-from multiprocessing.connection import wait
+from functools import partial
 
-__all__ = ["MAX_DESCRIPTORS", "STACK_SIGNAL", "Request", "connect", "import_modules", "inherited", "main", "outputs"]
+from neuron_dist.forking import MAX_DESCRIPTORS, MAX_MESSAGE, Nursery, preload
+
+__all__ = ["STACK_SIGNAL", "Request", "connect", "import_modules", "inherited", "main", "outputs"]
 
 STACK_SIGNAL = signal.SIGUSR2
 """On this signal a rank writes the Python stacks of its threads to its log."""
-
-PRELOAD = (
-    "torch",
-    "torch.distributed",
-    "torch.distributed.tensor",
-    "torch._dynamo",  # every optimizer imports it: a second of each rank
-    "neuron_dist",
-    "collectives.planner",
-)
-_PR_SET_PDEATHSIG = 1
-_MAX_MESSAGE = 1 << 16
-MAX_DESCRIPTORS = 253
-"""Of one message: the kernel's SCM_MAX_FD."""
 
 inherited: list[int] = []
 """In a rank: the descriptors that its launch was given for all ranks, in that order."""
@@ -84,55 +66,20 @@ def import_modules(*names: str) -> None:
 
 def main(descriptor: int) -> None:
     """Serves launches on the socket ``descriptor`` until it closes."""
-    for name in PRELOAD:
-        importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # collections in the ranks shall not copy what they share with this process
+    preload("torch._dynamo")  # every optimizer imports it: a second of each rank
     with socket.socket(fileno=descriptor) as channel:
-        _Nursery(channel).serve()
+        _TestNursery(channel).serve()
 
 
-class _Nursery:
-    def __init__(self, channel: socket.socket) -> None:
-        self.channel = channel
-        self.pids: dict[int, int] = {}
-        """pid of each rank that has not ended."""
-        self.pidfds: dict[int, int] = {}
-        """rank of each pidfd."""
-        self.zombies: list[int] = []
-
-    def serve(self) -> None:
-        try:
-            while True:
-                ready = wait([self.channel, *self.pidfds])
-                for pidfd in [item for item in ready if isinstance(item, int)]:
-                    self._on_end(pidfd)
-                if self.channel in ready and not self._obey():
-                    return
-        finally:
-            for pid in self.pids.values():
-                _kill_session(pid)
-
-    def _obey(self) -> bool:
-        """Does what one message asks; false when the socket has closed."""
-        data, descriptors, _, _ = socket.recv_fds(self.channel, _MAX_MESSAGE, MAX_DESCRIPTORS)
-        if not data:
-            return False
-        match pickle.loads(data):
-            case ("launch", world_size, count):
-                while len(descriptors) < count:
-                    data, more, _, _ = socket.recv_fds(self.channel, _MAX_MESSAGE, MAX_DESCRIPTORS)
-                    if not data:
-                        return False
-                    descriptors += more
-                self._launch(world_size, descriptors)
-            case ("signal", rank, number):
-                if rank in self.pids:
-                    if number == signal.SIGKILL:
-                        _kill_session(self.pids[rank])
-                    else:
-                        os.kill(self.pids[rank], number)
-        return True
+class _TestNursery(Nursery):
+    def obey(self, message: tuple, descriptors: list[int]) -> None:
+        _, world_size, count = message
+        while len(descriptors) < count:
+            data, more, _, _ = socket.recv_fds(self.channel, MAX_MESSAGE, MAX_DESCRIPTORS)
+            if not data:
+                return  # the test process has gone, which ends this one
+            descriptors += more
+        self._launch(world_size, descriptors)
 
     def _launch(self, world_size: int, descriptors: list[int]) -> None:
         request: Request = pickle.loads(_read_all(descriptors[0]))
@@ -147,47 +94,15 @@ class _Nursery:
         inherited[:] = descriptors[1 + 3 * world_size :]
         pids = []
         for rank in range(world_size):
-            pid = os.fork()
-            if pid == 0:
-                self.channel.close()
-                _live_as_rank(request, rank, *descriptors[1 + 3 * rank : 4 + 3 * rank])
-            pids.append(pid)
-            self.pids[rank] = pid
-            self.pidfds[os.pidfd_open(pid)] = rank
+            files = descriptors[1 + 3 * rank : 4 + 3 * rank]
+            pids.append(self.fork(rank, partial(_live_as_rank, request, rank, *files)))
         for descriptor in descriptors:
             os.close(descriptor)
-        self.channel.send(pickle.dumps(("started", pids)))
-
-    def _on_end(self, pidfd: int) -> None:
-        """Reports the end of a rank. It stays a zombie while others run, so that they can read how it ended."""
-        rank = self.pidfds.pop(pidfd)
-        pid = self.pids.pop(rank)
-        self.zombies.append(pid)
-        _kill_session(pid)  # what the rank itself has left running
-        end = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)
-        assert end is not None
-        os.close(pidfd)
-        if not self.pids:
-            while self.zombies:
-                os.waitpid(self.zombies.pop(), 0)
-        exit_code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
-        self.channel.send(pickle.dumps(("ended", rank, exit_code, time.monotonic_ns())))
+        self.send("started", pids)
 
 
-def _kill_session(pid: int) -> None:
-    """Kills a rank and its own children. The rank leads a process group as soon as it runs."""
-    for kill in (os.killpg, os.kill):
-        with contextlib.suppress(ProcessLookupError):
-            kill(pid, signal.SIGKILL)
-
-
-def _live_as_rank(request: Request, rank: int, result: int, out: int, err: int) -> None:
-    """The whole life of a rank; does not return."""
-    parent = os.getppid()
-    os.setsid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
+def _live_as_rank(request: Request, rank: int, result: int, out: int, err: int) -> int:
+    """The whole life of a rank, and its exit status."""
     outputs[:] = out, err
     os.dup2(out, 1)
     os.dup2(err, 2)
@@ -212,7 +127,7 @@ def _live_as_rank(request: Request, rank: int, result: int, out: int, err: int) 
     _write_all(result, record)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)
+    return status
 
 
 def _call(request: Request) -> object:

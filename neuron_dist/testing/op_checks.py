@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -28,7 +28,9 @@ __all__ = [
     "all_ops",
     "cases",
     "check",
+    "compare",
     "errors",
+    "place",
     "samples",
     "variants_of",
 ]
@@ -277,23 +279,33 @@ def _dirty(tree: Any, byte: int) -> None:
     del blocks
 
 
-def _run(op: Any, variant: str, args: Any, device: str, seed: int = 1) -> tuple[Any, Any]:
+def place(op: Any, args: Any, device: str) -> tuple[Any, AbstractContextManager[Any]]:
+    """``args`` on ``device``, and the context in which ``op`` runs there."""
     if op.name not in CPU_ARGUMENTS:
         args = Mirror(device)(args)
     else:
         args = (Mirror(device)(args[0]), args[1], args[2])
-    torch.manual_seed(seed)
     # Operators that make tensors of numbers only, and linspace of tensors, go by the default device.
     makes = not tensors_in(args) or op.name in ("linspace", "logspace")
-    with torch.device(device) if makes else nullcontext():
+    return args, torch.device(device) if makes else nullcontext()
+
+
+def _run(op: Any, variant: str, args: Any, device: str, seed: int) -> tuple[Any, Any]:
+    args, context = place(op, args, device)
+    torch.manual_seed(seed)
+    with context:
         return RUNS[variant](op, args), args
 
 
-def _determined(op: Any, variant: str, args: Any, first: tuple[Any, Any]) -> bool:
+Run = Callable[[str, int], tuple[Any, Any]]
+"""Does something on a device, with a seed; returns the results and what was given (it may have been written to)."""
+
+
+def _determined(run: Run, first: tuple[Any, Any]) -> bool:
     """Whether the CPU gives the same result again: with another seed, and other memory to begin with."""
     for seed, byte in ((1, 0), (1, 1), (2, 0x5A), (3, 0xFF)):
         _dirty(first, byte)
-        again = _run(op, variant, args, "cpu", seed)
+        again = run("cpu", seed)
         if difference(first[0], again[0], first[1], again[1], "cpu") is not None:
             return False
     return True
@@ -301,6 +313,39 @@ def _determined(op: Any, variant: str, args: Any, first: tuple[Any, Any]) -> boo
 
 def _name(error: BaseException) -> str:
     return type(error).__name__
+
+
+def compare(variant: str, run: Run, device: str, values: bool = True, exact: bool = True) -> Check:
+    """Runs on the CPU and on ``device``; the outcome. What the CPU itself does not give twice, and everything if not
+    ``values``, is compared by metadata only; ``exact`` is ``difference``'s."""
+    try:
+        cpu = run("cpu", 1)
+    except Exception as error:
+        return _compare_errors(variant, run, device, error)
+    try:
+        other = run(device, 1)
+    except Exception as error:
+        return Check(variant, f"{_name(error)}: {error}")
+    why = difference(*_pairs(cpu, other), device, values=values, exact=exact)
+    if why == "values" and not _determined(run, cpu):
+        why = difference(*_pairs(cpu, other), device, values=False, exact=exact)
+    return Check(variant, why)
+
+
+def _pairs(cpu: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any, Any, Any]:
+    return cpu[0], other[0], cpu[1], other[1]
+
+
+def _compare_errors(variant: str, run: Run, device: str, error: Exception) -> Check:
+    try:
+        run(device, 1)
+    except Exception as other:
+        if type(other) is type(error):
+            return Check(variant, None, raised=True)
+        return Check(
+            variant, f"raises {_name(other)}: {other}; the CPU {_name(error)}: {error}", raised=True
+        )
+    return Check(variant, f"does not raise; the CPU {_name(error)}: {error}", raised=True)
 
 
 def check(op: Any, variant: str, sample: Any, device: str = "neuron") -> Check | None:
@@ -314,31 +359,9 @@ def check(op: Any, variant: str, sample: Any, device: str = "neuron") -> Check |
             args = _arguments(sample, variant)
         except Exception:
             return None
-        try:
-            cpu = _run(op, variant, args, "cpu")
-        except Exception as error:
-            return _check_raises(op, variant, args, device, error)
-        try:
-            other = _run(op, variant, args, device)
-        except Exception as error:
-            return Check(variant, f"{_name(error)}: {error}")
-        why = difference(*_pairs(cpu, other), device, values=op.name not in UNINITIALISED)
-        if why == "values" and not _determined(op, variant, args, cpu):
-            why = difference(*_pairs(cpu, other), device, values=False)
-        return Check(variant, why)
-
-
-def _pairs(cpu: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any, Any, Any]:
-    return cpu[0], other[0], cpu[1], other[1]
-
-
-def _check_raises(op: Any, variant: str, args: Any, device: str, error: Exception) -> Check:
-    try:
-        _run(op, variant, args, device)
-    except Exception as other:
-        if type(other) is type(error):
-            return Check(variant, None, raised=True)
-        return Check(
-            variant, f"raises {_name(other)}: {other}; the CPU {_name(error)}: {error}", raised=True
+        return compare(
+            variant,
+            lambda where, seed: _run(op, variant, args, where, seed),
+            device,
+            values=op.name not in UNINITIALISED,
         )
-    return Check(variant, f"does not raise; the CPU {_name(error)}: {error}", raised=True)

@@ -1,4 +1,4 @@
-"""Counts of benchmarks/op_coverage.py, and the page docs/coverage.md that is made from them."""
+"""Counts of benchmarks/op_coverage.py, and the sections of docs/coverage.md that are made from them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from typing import Any
 
 import torch
 
-from neuron_dist.testing.op_checks import MEANING, VARIANTS
 from neuron_dist.testing.op_workers import Record, cause_of
+from neuron_dist.testing.suites import SUITES
 
-__all__ = ["REASONS", "render", "summary"]
+__all__ = ["REASONS", "into_page", "render", "summary"]
 
-REASONS: dict[str, str] = {}
-"""By operator (its formatted name): why the device does not do as the CPU."""
+REASONS: dict[str, dict[str, str]] = {
+    "extensions": {
+        "NumpyExpMarkDirtyAutogradFunction": "it writes its result into `x.cpu().numpy()`, which is `x` itself on the CPU "
+        "only: on every other device a copy",
+    },
+}
+"""By suite and entry (its formatted name): why the device does not do as the CPU."""
 
 
 def _groups(records: list[Record]) -> list[dict[str, Any]]:
@@ -41,17 +46,21 @@ def _counts(records: list[Record], variant: str | None = None) -> dict[str, int]
     }
 
 
-def summary(records: list[Record], seconds: float) -> dict[str, Any]:
-    """Counts of all, by variant and by layout, and the failures by cause.
+def summary(
+    suite: str, records: list[Record], seconds: float, arguments: str = ""
+) -> dict[str, Any]:
+    """Counts of all, by variant and by layout, and the failures by cause; ``arguments`` is how it was run.
 
     ``raised``: of the passed checks, those in which the CPU raises and the device did too.
     """
-    by_variant = {v: _counts(records, v) for v in VARIANTS}
+    by_variant = {v: _counts(records, v) for v in SUITES[suite].meaning}
     layouts = sorted({r.layout for r in records}, key=lambda name: (name != "strided", name))
     every = _counts(records)
     checks = every["passed"] + every["failed"]
     ran = [r for r in records if r.passed or r.failed]
     return {
+        "suite": suite,
+        "arguments": arguments,
         "torch": torch.__version__,
         "operators": len({r.op for r in ran}),
         "cases": len(ran),
@@ -87,7 +96,7 @@ def _table(header: str, rows: list[list[str]]) -> list[str]:
     return [f"| {header} |", "|" + " --- |" * columns, *(f"| {' | '.join(row)} |" for row in rows)]
 
 
-def _rest(result: dict[str, Any]) -> list[str]:
+def _rest(suite: str, result: dict[str, Any]) -> list[str]:
     by_op: defaultdict[str, list[str]] = defaultdict(list)
     failed: Counter[str] = Counter()
     for case, counts in result["failing"].items():
@@ -95,20 +104,22 @@ def _rest(result: dict[str, Any]) -> list[str]:
         by_op[op].append(dtype if layout == "strided" else f"{dtype} ({layout})")
         failed[op] += counts["failed"]
     if not by_op:
-        return ["Nothing: every check passes."]
+        return ["Every check passes."]
+    reasons = REASONS.get(suite, {})
     rows = [
-        [f"`{op}`", str(failed[op]), ", ".join(dtypes), REASONS.get(op, "not yet understood")]
+        [f"`{op}`", str(failed[op]), ", ".join(dtypes), reasons.get(op, "not yet understood")]
         for op, dtypes in sorted(by_op.items())
     ]
-    return _table("operator | checks | dtypes | reason", rows)
+    return _table("entry | checks that fail | dtypes | reason", rows)
 
 
-def render(result: dict[str, Any]) -> str:
-    """Markdown: what was run, counts by variant and layout, and each operator that fails with its reason."""
+def render(suite: str, result: dict[str, Any]) -> str:
+    """Markdown: what was run, counts by variant and layout, and each entry that fails with its reason."""
+    about = SUITES[suite]
     variants = [
         [
             f"`{v}`",
-            MEANING[v],
+            about.meaning[v],
             f"{c['passed'] + c['failed']}",
             f"{c['failed']}",
             f"{c['raised']}",
@@ -127,38 +138,33 @@ def render(result: dict[str, Any]) -> str:
         for name, c in result["layouts"].items()
     ]
     lines = [
-        "# Coverage of operators",
+        f"## {about.title}",
         "",
-        "Device `neuron` against the CPU, on torch's own operator database (`torch.testing`, the foreach operators",
-        "too). This page is written by",
+        about.about,
         "",
-        "    python benchmarks/op_coverage.py --layouts strided sparse_coo sparse_csr sparse_csc sparse_bsr sparse_bsc \\",
-        "        --jobs 2 --json coverage.json --docs",
+        f"    python benchmarks/op_coverage.py --suite {suite}{result['arguments']} --docs",
         "",
-        "A *check* is one way to use an operator on one sample of the database, in one dtype that the CPU supports. It",
-        "passes when the device gives what the CPU gives: the same bits, dtype, shape, strides, conj and neg bits, the",
-        "same sharing of memory among results and arguments, and the same type of exception where the CPU raises.",
-        "Random operators, and the few whose results depend on uninitialised memory, are compared by all but the bits.",
-        "",
-        "## Result",
-        "",
-        f"torch {result['torch']}: {result['operators']} operators, {result['cases']} combinations of operator, dtype and",
-        f"layout, {result['checks']} checks. **{result['percent']} %** pass; {result['cases_without_failure']} of",
-        f"{result['cases']} combinations have no failure.",
+        f"torch {result['torch']}: {result['operators']} entries, {result['cases']} combinations with a dtype"
+        f"{' and a layout' if len(layouts) > 1 else ''}, {result['checks']} checks.",
+        f"**{result['percent']} %** pass; {result['cases_without_failure']} of {result['cases']} combinations have no failure.",
         "",
         *_table("variant | what is done | checks | failed | CPU raises too | % passed", variants),
         "",
-        *_table("layout | combinations | checks | failed | % passed", layouts),
-        "",
-        "## The rest",
-        "",
-        *_rest(result),
-        "",
-        "## What the database does not have",
-        "",
-        "Quantized and nested tensors, transforms, export, serialization and the like have tests of their own in",
-        "`tests/device`. Every operator in one dtype, and a tenth of all, chosen by a hash of the names, is part of `make test`",
-        "(`tests/device/test_op_coverage.py`).",
-        "",
     ]
-    return "\n".join(lines)
+    if len(layouts) > 1:
+        lines += [*_table("layout | combinations | checks | failed | % passed", layouts), ""]
+    return "\n".join([*lines, *_rest(suite, result), ""])
+
+
+def into_page(page: str, suite: str, section: str) -> str:
+    """``page`` with the section of ``suite`` replaced; it stands between ``<!-- suite -->`` and ``<!-- end -->``.
+
+    Raises ValueError if the page has no such place.
+    """
+    begin, end = f"<!-- {suite} -->\n", "<!-- end -->"
+    if begin not in page:
+        raise ValueError(
+            f"the page has no line {begin.strip()!r}, where the section of suite {suite!r} belongs"
+        )
+    before, _, rest = page.partition(begin)
+    return before + begin + section + rest[rest.index(end) :]

@@ -128,7 +128,15 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a, b)
 
 
-def _tensor_difference(cpu: Tensor, other: Tensor, values: bool) -> str | None:
+def _close(a: Tensor, b: Tensor) -> bool:
+    try:
+        torch.testing.assert_close(a, b, equal_nan=True)
+    except AssertionError:
+        return False
+    return True
+
+
+def _tensor_difference(cpu: Tensor, other: Tensor, values: bool, exact: bool) -> str | None:
     for what in ("dtype", "layout", "shape", "requires_grad"):
         a, b = getattr(cpu, what), getattr(other, what)
         if a != b:
@@ -146,7 +154,7 @@ def _tensor_difference(cpu: Tensor, other: Tensor, values: bool) -> str | None:
             for bit in ("is_conj", "is_neg"):
                 if getattr(a, bit)() != getattr(b, bit)():
                     return f"{bit}: CPU {getattr(a, bit)()}, device {getattr(b, bit)()}"
-            if values and not _same_bits(a, b.cpu()):
+            if values and not (_same_bits if exact else _close)(a, b.cpu()):
                 return "values"
     return None
 
@@ -164,12 +172,19 @@ def _aliases(tensors: Sequence[Tensor]) -> list[tuple[int, int]]:
 
 
 def difference(
-    cpu: Any, other: Any, cpu_args: Any, other_args: Any, device: str, values: bool = True
+    cpu: Any,
+    other: Any,
+    cpu_args: Any,
+    other_args: Any,
+    device: str,
+    values: bool = True,
+    exact: bool = True,
 ) -> str | None:
     """Where the results of one call differ; None if they do not.
 
     ``cpu`` and ``other`` are trees of results, the args what the call was given (compared too: it may have written
-    to them). Without ``values``, only what is known without reading data is compared.
+    to them). Without ``values``, only what is known without reading data is compared. Not ``exact``: values may
+    differ by what ``torch.testing.assert_close`` allows, and what is a view of what is not looked at.
     """
     a, b = tree_leaves(cpu), tree_leaves(other)
     if len(a) != len(b):
@@ -183,12 +198,14 @@ def difference(
             continue
         if not isinstance(y, Tensor):
             return f"result: CPU a tensor, device {y!r}"
-        why = _tensor_difference(x, y, values)
+        why = _tensor_difference(x, y, values, exact)
         if why is not None:
             return why
     for x, y in zip(a, b, strict=True):
         if isinstance(x, Tensor) and x.device.type == "cpu" and y.device.type != device:
             return f"device: the result is on {y.device.type}"
+    if not exact:
+        return None
     xs = [*(x for x, _ in args), *(x for x in a if isinstance(x, Tensor))]
     ys = [*(y for _, y in args), *(y for y in b if isinstance(y, Tensor))]
     if _aliases(xs) != _aliases(ys):

@@ -1,4 +1,4 @@
-"""Processes that run checks of operators: a check that kills or hangs its process costs only itself.
+"""Processes that run the checks of a suite: a check that kills or hangs its process costs only itself.
 
 Each worker takes one operator x dtype at a time and announces every check before it runs it, so that the parent knows
 what a lost worker was doing. The case is then resumed in a fresh worker, after the check that was lost.
@@ -80,24 +80,19 @@ def cause_of(reason: str) -> str:
     return re.sub(r"[\[(]N(, ?N)*,?[\])]", "(...)", first)[:240]
 
 
-def _serve(pipe: Connection, device: str, most: int | None) -> None:
+def _serve(pipe: Connection, name: str, device: str, most: int | None) -> None:
     """A worker: cases come in as (case, variants, position to begin at), outcomes go out."""
     import torch
 
-    from neuron_dist.testing import op_checks
+    from neuron_dist.testing.op_checks import Check
+    from neuron_dist.testing.suites import SUITES
 
     torch.set_num_threads(1)
-    ops = {op.formatted_name: op for op in op_checks.all_ops()}
+    suite = SUITES[name]
     while True:
         case, variants, begin = pipe.recv()
-        op, dtype = ops[case.op], getattr(torch, case.dtype)
-        position = 0
         try:
-            todo: list[tuple[int, str, Any]] = []
-            for i, sample in enumerate(op_checks.samples(op, dtype, most, case.layout)):
-                todo += [(i, v, sample) for v in op_checks.variants_of(op, dtype) if v in variants]
-            if "errors" in variants and case.layout == "strided" and dtype is _first_dtype(op):
-                todo += [(i, "errors", s) for i, s in enumerate(op_checks.errors(op))]
+            todo = suite.todo(case, variants, most)
         except (NotImplementedError, SkipTest):  # the database has no samples in this layout
             pipe.send(("done",))
             continue
@@ -109,23 +104,21 @@ def _serve(pipe: Connection, device: str, most: int | None) -> None:
                 continue
             pipe.send(("begin", position, i, variant))
             try:
-                outcome = op_checks.check(op, variant, sample, device)
+                outcomes = list(suite.run(case, (i, variant, sample), device))
             except Exception as error:  # comparing the results raised
-                outcome = op_checks.Check(variant, f"comparison: {type(error).__name__}: {error}")
-            if outcome is not None:
-                pipe.send(("end", i, variant, outcome.reason, outcome.raised))
+                outcomes = [Check(variant, f"comparison: {type(error).__name__}: {error}")]
+            for outcome in outcomes:
+                pipe.send(("end", i, outcome.variant, outcome.reason, outcome.raised))
         pipe.send(("done",))
 
 
-def _first_dtype(op: Any) -> Any:
-    return min(op.supported_dtypes("cpu"), key=str)
-
-
 class _Worker:
-    def __init__(self, device: str, most: int | None) -> None:
+    def __init__(self, suite: str, device: str, most: int | None) -> None:
         context = mp.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, device, most), daemon=True)
+        self.process = context.Process(
+            target=_serve, args=(theirs, suite, device, most), daemon=True
+        )
         self.process.start()
         theirs.close()
         self.case: Case | None = None
@@ -156,13 +149,14 @@ def run_cases(
     cases: list[Case],
     variants: frozenset[str],
     *,
+    suite: str = "ops",
     jobs: int = 1,
     device: str = "neuron",
     most: int | None = None,
     timeout_s: float = 60.0,
     on_idle: Callable[[], None] = lambda: None,
 ) -> Iterator[Record]:
-    """Runs all cases in ``jobs`` processes and yields their records as they complete.
+    """Runs all cases of ``suite`` in ``jobs`` processes and yields their records as they complete.
 
     ``most`` limits the samples of a case. A check that takes longer than ``timeout_s`` is a failure.
     """
@@ -171,7 +165,7 @@ def run_cases(
     try:
         while todo or workers:
             while todo and len(workers) < jobs:
-                worker = _Worker(device, most)
+                worker = _Worker(suite, device, most)
                 case = todo.pop()
                 worker.take(case, variants, 0, Record(case.op, case.dtype, case.layout))
                 workers.append(worker)
@@ -197,7 +191,7 @@ def run_cases(
                 if lost is not None:
                     worker.kill()
                     workers.remove(worker)
-                    again = _resume(worker, lost, variants, device, most)
+                    again = _resume(worker, lost, variants, suite, device, most)
                     if again is None:
                         yield worker.record
                     else:
@@ -227,7 +221,7 @@ def _take_messages(worker: _Worker) -> bool:
 
 
 def _resume(
-    lost: _Worker, how: str, variants: frozenset[str], device: str, most: int | None
+    lost: _Worker, how: str, variants: frozenset[str], suite: str, device: str, most: int | None
 ) -> _Worker | None:
     """A fresh worker that goes on after the check that was lost; None if not even samples could be made."""
     if lost.case is None or lost.at is None:
@@ -237,6 +231,6 @@ def _resume(
         return None
     position, sample, variant = lost.at
     lost.record.add(sample, variant, how, False)
-    worker = _Worker(device, most)
+    worker = _Worker(suite, device, most)
     worker.take(lost.case, variants, position + 1, lost.record)
     return worker

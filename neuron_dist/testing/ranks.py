@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any
 
+from neuron_dist.forking import MAX_DESCRIPTORS
 from neuron_dist.testing.errors import RankDied, RankError, RanksTimeout, spelled
-from neuron_dist.testing.nursery import MAX_DESCRIPTORS, STACK_SIGNAL, Request, import_modules, main
+from neuron_dist.testing.nursery import STACK_SIGNAL, Request, import_modules, main
 
 __all__ = ["Launch", "Output", "close_nursery", "launched", "run_ranks", "start_nursery"]
 

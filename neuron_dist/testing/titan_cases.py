@@ -25,6 +25,7 @@ from neuron_dist.titan import recipe as recipes
 
 __all__ = [
     "BACKENDS",
+    "NOT_COMPARED",
     "Case",
     "Outcome",
     "Run",
@@ -39,6 +40,8 @@ __all__ = [
 BACKENDS = {"gloo": "cpu", "neuron": "neuron"}
 """Backend -> the device that it is run with."""
 PRELOAD = ("neuron_dist.testing.titan_preload",)
+NOT_COMPARED = "not compared"
+"""The verdict on a case that was run on one backend alone."""
 _MODEL_KEYS = ("module", "config", "model", "data")
 """Keys of a recipe on which the shapes of its weights depend."""
 
@@ -162,6 +165,7 @@ class Seeds:
                 "trace=null",
                 "parallelism.data_parallel_shard_degree=-1",
                 "parallelism.tensor_parallel_degree=1",
+                "parallelism.expert_parallel_degree=1",
                 f"dump_folder={place}",
                 "checkpoint.enable=true",
                 "checkpoint.create_seed_checkpoint=true",
@@ -247,8 +251,12 @@ def compare(case: Case, outcomes: Mapping[str, Outcome]) -> Verdict:
         return Verdict(
             False, "; ".join(f"{name} failed: {_last_line(o.error)}" for name, o in failed.items())
         )
-    if gloo is None or neuron is None or case.gloo:
-        return Verdict(True, "neuron only" if case.gloo else "not compared")
+    if neuron is None and (gloo is None or case.gloo):
+        return Verdict(False, "not run")
+    if case.gloo:
+        return Verdict(True, "runs")
+    if gloo is None or neuron is None:
+        return Verdict(True, NOT_COMPARED)
     if gloo.losses.keys() != neuron.losses.keys() or not gloo.losses:
         return Verdict(False, f"steps {sorted(gloo.losses)} and {sorted(neuron.losses)}")
     worst = max(

@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 import torch
 
-from neuron_dist.testing.titan_cases import Case, Outcome, Verdict
+from neuron_dist.testing.titan_cases import NOT_COMPARED, Case, Outcome, Verdict
 
 __all__ = ["render", "table"]
 
@@ -67,7 +67,8 @@ def table(cases: Sequence[Case], results: _Results, verdicts: Mapping[str, Verdi
 
 def _counts(cases: Sequence[Case], results: _Results, verdicts: Mapping[str, Verdict]) -> str:
     both = [c for c in cases if not c.gloo and not c.refused]
-    agree = sum(verdicts[c.name].ok for c in both)
+    compared = [c for c in both if verdicts[c.name].text != NOT_COMPARED]
+    agree = sum(verdicts[c.name].ok for c in compared)
     bits = sum(verdicts[c.name].text == "equal" for c in both)
     alone = [c for c in cases if c.gloo]
     refused = [c for c in cases if c.refused]
@@ -79,7 +80,9 @@ def _counts(cases: Sequence[Case], results: _Results, verdicts: Mapping[str, Ver
 
 
 def render(cases: Sequence[Case], results: _Results, verdicts: Mapping[str, Verdict]) -> str:
-    """The page, whole."""
+    """The page, whole; cases without results are named at its end."""
+    missing = [case.name for case in cases if not results.get(case.name)]
+    cases = [case for case in cases if results.get(case.name)]
     compared = [c for c in cases if not c.gloo and not c.refused]
     alone = [c for c in cases if c.gloo]
     refused = [c for c in cases if c.refused]
@@ -125,6 +128,8 @@ def render(cases: Sequence[Case], results: _Results, verdicts: Mapping[str, Verd
             ]
         ),
     ]
+    if missing:
+        parts += ["", f"Not run for this page: {'; '.join(missing)}."]
     return "\n".join(parts) + "\n"
 
 

@@ -176,21 +176,22 @@ def _epilogue(
     return out_BLNH if out_transform is None else out_transform(out_BLNH, lse_BNL.transpose(1, 2))
 
 
-@override(
-    target=FlexAttention.Config,
-    exact=True,
-    description="attention with a dense mask, on any device",
-)
-def dense_flex_attention(config: FlexAttention.Config) -> DenseFlexAttention.Config:
+# A converter may have made subclasses of these configs (LoRA does, to freeze what they build), so it is what they build
+# that counts; another attention that was derived from these stays.
+
+
+@override(target=FlexAttention.Config, description="attention with a dense mask, on any device")
+def dense_flex_attention(config: FlexAttention.Config) -> FlexAttention.Config:
     """Replaces FlexAttention wherever a model has it; named in ``override.imports``."""
-    return derive(config, DenseFlexAttention.Config)
+    return derive(config, DenseFlexAttention.Config) if config._owner is FlexAttention else config
 
 
 @override(
     target=VarlenAttention.Config,
-    exact=True,
     description="variable-length attention with a dense mask, on any device",
 )
-def dense_varlen_attention(config: VarlenAttention.Config) -> DenseVarlenAttention.Config:
+def dense_varlen_attention(config: VarlenAttention.Config) -> VarlenAttention.Config:
     """Replaces VarlenAttention wherever a model has it; named in ``override.imports``."""
-    return derive(config, DenseVarlenAttention.Config)
+    return (
+        derive(config, DenseVarlenAttention.Config) if config._owner is VarlenAttention else config
+    )

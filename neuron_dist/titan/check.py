@@ -223,6 +223,7 @@ def _has(config: Any, module: type) -> bool:
 def _support(config: Any) -> list[tuple[str, object, str]]:
     """What TorchTitan accepts but cannot run here."""
     from torchtitan.models.common import token_dispatcher
+    from torchtitan.models.common.attention import VarlenAttention
     from torchtitan.models.common.dist_gemm import RowParallelLinear
 
     findings: list[tuple[str, object, str]] = []
@@ -237,6 +238,10 @@ def _support(config: Any) -> list[tuple[str, object, str]]:
             "spmd_types, which needs torch 2.14 or newer; choose a config without"
         )
         findings.append(("config", f"{spec.name} {spec.flavor}", expected))
+    context = parallelism.context_parallel_degree
+    if context > 1 and _has(config, VarlenAttention.Config):
+        expected = "cannot split variable-length attention; expected 1, or a config with flex attention"
+        findings.append(("parallelism.context_parallel_degree", context, expected))
     for dispatcher in _CUDA_DISPATCHERS:
         if _has(config, getattr(token_dispatcher, f"{dispatcher}TokenDispatcher").Config):
             expected = (

@@ -7,8 +7,6 @@ import time
 from collections import deque
 from datetime import timedelta
 
-import torch
-
 from neuron_dist import _C, reports
 from neuron_dist.simulation import units
 from neuron_dist.titan.summary import Recorder
@@ -71,4 +69,4 @@ class Progress:
         """The latest of this rank's clocks; 0 where nothing is simulated."""
         if self.device != "neuron" or not _C._simulation():
             return 0
-        return max(_C._host_ns(), _C._device_ns(torch.neuron.current_device()))
+        return max(_C._host_ns(), _C._device_ns(_C._current_device()))

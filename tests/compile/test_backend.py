@@ -5,6 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from neuron_dist.fidelity import FidelityWarning
+
 D = "neuron"
 
 
@@ -93,9 +95,11 @@ def test_training_with_buffers_dropout_and_in_place_writes():
         assert mine.equal(eager)
 
 
-def test_shapes_may_change():
+def test_shapes_may_change_which_is_told():
     compiled = torch.compile(lambda x: x.sin().view(-1, 2).sum(0), backend=D, dynamic=True)
-    for rows in (2, 3, 5, 8):
+    with pytest.warns(FidelityWarning, match="refuses torch.compile of shapes"):
+        compiled(torch.randn(2, 4, device=D))
+    for rows in (3, 5, 8):
         x = torch.randn(rows, 4, device=D)
         assert compiled(x).equal(x.sin().view(-1, 2).sum(0))
     assert len(torch.neuron.get_dynamo_metrics()) == 1
@@ -130,7 +134,9 @@ def test_options_are_checked(options, error, match):
 
 
 def test_graphs_of_the_cpu():
-    with pytest.raises(Exception, match=r"all tensors of the function are on cpu.*\.to\('neuron'\)"):
+    with pytest.raises(
+        Exception, match=r"all tensors of the function are on cpu.*\.to\('neuron'\)"
+    ):
         torch.compile(step, backend=D)(*inputs("cpu"))
 
 

@@ -12,6 +12,7 @@ import torch
 
 from neuron_dist.testing import op_checks, op_docs
 from neuron_dist.testing.op_workers import Case, Record, cause_of, run_cases, stable_hash
+from neuron_dist.testing.suites import SUITES
 
 PERCENT = 10
 SAMPLES = 2
@@ -32,8 +33,9 @@ def cases() -> list[Any]:
 
 @pytest.mark.parametrize(("op", "dtype"), cases())
 def test_operator(op: Any, dtype: torch.dtype) -> None:
-    if op.formatted_name in op_docs.REASONS:
-        pytest.skip(op_docs.REASONS[op.formatted_name])
+    reasons = op_docs.REASONS.get("ops", {})
+    if op.formatted_name in reasons:
+        pytest.skip(reasons[op.formatted_name])
     wrong = []
     for i, sample in enumerate(op_checks.samples(op, dtype, SAMPLES)):
         for variant in op_checks.variants_of(op, dtype):
@@ -145,17 +147,31 @@ def test_records_survive_json_and_make_a_page() -> None:
     record.add(0, "backward", "values", False)
     again = Record.from_json(record.as_json())
     assert again == record
-    result = op_docs.summary([again], 1.0)
+    result = op_docs.summary("ops", [again], 1.0)
     assert (result["passed"], result["failed"], result["percent"]) == (1, 1, 50.0)
-    page = op_docs.render(result)
+    page = op_docs.into_page(
+        "<!-- ops -->\nold\n<!-- end -->\n", "ops", op_docs.render("ops", result)
+    )
+    assert "old" not in page and page.endswith("<!-- end -->\n")
     assert "| `sin` | 1 | float32 |" in page and "**50.0 %**" in page
 
 
-def test_the_page_is_a_page_of_the_benchmark() -> None:
+def test_the_page_has_a_place_for_every_suite() -> None:
     page = (Path(__file__).parents[2] / "docs" / "coverage.md").read_text()
-    empty = op_docs.render(op_docs.summary([], 0.0))
-    headings = [line for line in empty.splitlines() if line.startswith("#")]
-    assert [line for line in page.splitlines() if line.startswith("#")] == headings
-    percent = re.search(r"\*\*([\d.]+) %\*\* pass", page)
+    assert re.findall(r"<!-- (\w+) -->", page)[::2] == list(SUITES)
+
+
+@pytest.mark.parametrize("suite", ["ops", "modules", "optimizers"])
+def test_the_page_is_a_page_of_the_benchmark(suite: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "coverage.md").read_text()
+    empty = op_docs.render(suite, op_docs.summary(suite, [], 0.0))
+    section = page.partition(f"<!-- {suite} -->\n")[2].partition("<!-- end -->")[0]
+    assert section.splitlines()[:3] == empty.splitlines()[:3]
+    percent = re.search(r"\*\*([\d.]+) %\*\* pass", section)
     assert percent is not None and float(percent[1]) >= 99.5
-    assert "not yet understood" not in page
+    assert "not yet understood" not in section
+
+
+def test_a_page_without_the_place_is_refused() -> None:
+    with pytest.raises(ValueError, match="no line '<!-- refs -->'"):
+        op_docs.into_page("# Page\n", "refs", "text")

@@ -5,9 +5,9 @@ import torch
 import torch.distributed as dist
 
 from tests.distributed.inputs import ALL_DTYPES, place, same_bits, values
-from tests.distributed.target import DEVICES, launch, neuron_only
+from tests.distributed.target import DEVICES, IN_RANKS, neuron_only
 
-pytestmark = pytest.mark.parametrize("device", DEVICES)
+pytestmark = [*IN_RANKS, pytest.mark.parametrize("device", DEVICES)]
 
 
 def filled(value, device, size=5):
@@ -20,8 +20,8 @@ def expect(tensor, value):
     )
 
 
-def ping_pong(device):
-    rank, x = dist.get_rank(), filled(dist.get_rank(), device)
+@pytest.mark.neuron(ranks=2)
+def test_ping_pong(device, rank):
     for size in (1, 100, 300_007):
         x = filled(rank, device, size)
         if rank == 0:
@@ -35,18 +35,19 @@ def ping_pong(device):
         expect(x, 1 - rank)
 
 
-def ring(device):
-    rank, size = dist.get_rank(), dist.get_world_size()
+@pytest.mark.parametrize("world_size", [3, 8])
+def test_ring(device, rank, world_size):
     x, y = filled(rank, device), filled(-1, device)
-    works = [dist.isend(x, (rank + 1) % size), dist.irecv(y, (rank - 1) % size)]
+    works = [dist.isend(x, (rank + 1) % world_size), dist.irecv(y, (rank - 1) % world_size)]
     for work in works:
         work.wait()
-    expect(y, (rank - 1) % size)
+    expect(y, (rank - 1) % world_size)
 
 
-def tags_out_of_order(device):
+@pytest.mark.neuron(ranks=2)
+def test_tags_out_of_order(device, rank):
     count = 6
-    if dist.get_rank() == 0:
+    if rank == 0:
         for work in [dist.isend(filled(tag, device), 1, tag=tag) for tag in range(count)]:
             work.wait()
     else:
@@ -56,8 +57,9 @@ def tags_out_of_order(device):
             expect(x, tag)
 
 
-def same_tag_keeps_order(device):
-    if dist.get_rank() == 0:
+@pytest.mark.neuron(ranks=2)
+def test_same_tag_keeps_order(device, rank):
+    if rank == 0:
         for value in range(20):
             dist.send(filled(value, device), 1)
     else:
@@ -68,8 +70,8 @@ def same_tag_keeps_order(device):
             expect(x, value)
 
 
-def any_source(device):
-    rank, size = dist.get_rank(), dist.get_world_size()
+@pytest.mark.neuron(ranks=4)
+def test_any_source(device, rank, world_size):
     if rank:
         first = dist.isend(filled(rank, device), 0)
         second = dist.isend(filled(10 + rank, device), 0, tag=7)
@@ -78,18 +80,18 @@ def any_source(device):
         return
     sources = []
     for tag, offset in ((7, 10), (0, 0)):
-        for _ in range(size - 1):
+        for _ in range(world_size - 1):
             x = filled(-1, device)
             source = dist.recv(x, tag=tag)
             expect(x, offset + source)
             sources.append(source)
-    assert sorted(sources) == sorted(2 * list(range(1, size)))
+    assert sorted(sources) == sorted(2 * list(range(1, world_size)))
 
 
-def batch(device):
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_batch(device, rank, world_size):
     """Each rank sends to all others and receives from all others, in no special order."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    others = [r for r in range(size) if r != rank]
+    others = [r for r in range(world_size) if r != rank]
     received = {r: filled(-1, device) for r in others}
     receives = [dist.P2POp(dist.irecv, received[r], r) for r in others]
     sends = [dist.P2POp(dist.isend, filled(100 * rank + r, device), r) for r in others]
@@ -100,8 +102,9 @@ def batch(device):
         expect(received[r], 100 * r + rank)
 
 
-def batch_to_self(device):
-    rank = dist.get_rank()
+@neuron_only
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_batch_to_self(device, rank, world_size):
     received = [filled(-1, device), filled(-1, device)]
     operations = [
         dist.P2POp(dist.irecv, received[0], rank),
@@ -115,9 +118,9 @@ def batch_to_self(device):
     expect(received[1], 2)
 
 
-def both_send_first(device):
+@pytest.mark.neuron(ranks=2)
+def test_both_send_first(device, rank):
     """Asynchronous sends of much data need no receiver to be started."""
-    rank = dist.get_rank()
     x, y = filled(rank, device, 1_000_000), filled(-1, device, 1_000_000)
     work = dist.isend(x, 1 - rank)
     dist.recv(y, 1 - rank)
@@ -125,10 +128,10 @@ def both_send_first(device):
     expect(y, 1 - rank)
 
 
-def in_subgroup(device):
+@pytest.mark.neuron(ranks=4)
+def test_in_subgroup(device, rank):
     """Ranks of the group's own counting, and global ones, meet."""
     group = dist.new_group([3, 1])
-    rank = dist.get_rank()
     if rank == 1:
         dist.send(filled(7, device), group=group, group_dst=1)
     if rank == 3:
@@ -137,8 +140,8 @@ def in_subgroup(device):
         expect(x, 7)
 
 
-def mixed_with_collectives(device):
-    rank = dist.get_rank()
+@pytest.mark.neuron(ranks=2)
+def test_mixed_with_collectives(device, rank):
     x, y, z = filled(rank, device), filled(-1, device), filled(1, device)
     receive = dist.irecv(y, 1 - rank)
     dist.all_reduce(z)
@@ -148,11 +151,13 @@ def mixed_with_collectives(device):
     expect(z, 2)
 
 
-def every_dtype(device):
+@neuron_only
+@pytest.mark.neuron(ranks=2)
+def test_every_dtype(device, rank):
     for dtype in ALL_DTYPES:
         content = values(0, 0, (3, 5), dtype)
         for layout in ("contiguous", "strided", "transposed"):
-            if dist.get_rank() == 0:
+            if rank == 0:
                 dist.send(place(content, layout, device).tensor, 1)
             else:
                 placed = place(torch.full((3, 5), 5).to(dtype), layout, device)
@@ -162,20 +167,4 @@ def every_dtype(device):
                     f"{dtype} {layout}: memory beside the tensor has changed"
                 )
     x = torch.empty(0, device=device)
-    dist.send(x, 1) if dist.get_rank() == 0 else dist.recv(x, 0)
-
-
-@pytest.mark.parametrize("fn, world_size", [
-    (ping_pong, 2), (ring, 3), (ring, 8), (tags_out_of_order, 2), (same_tag_keeps_order, 2), (any_source, 4),
-    (batch, 2), (batch, 4), (both_send_first, 2), (in_subgroup, 4), (mixed_with_collectives, 2),
-], ids=lambda value: getattr(value, "__name__", value))  # fmt: skip
-def test_p2p(fn, world_size, device):
-    launch(world_size, fn, device)
-
-
-@neuron_only
-@pytest.mark.parametrize(
-    "fn, world_size", [(batch_to_self, 1), (batch_to_self, 2), (every_dtype, 2)]
-)
-def test_p2p_beyond_gloo(fn, world_size, device):
-    launch(world_size, fn, device)
+    dist.send(x, 1) if rank == 0 else dist.recv(x, 0)

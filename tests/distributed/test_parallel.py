@@ -10,7 +10,9 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.distributed.target import DEVICES, launch, neuron_only
+from tests.distributed.target import DEVICES, IN_RANKS, neuron_only
+
+pytestmark = [*IN_RANKS, pytest.mark.parametrize("device", DEVICES)]
 
 STEPS, BATCH, WIDTH = 5, 8, 16
 
@@ -117,80 +119,64 @@ def fsdp_and_tp(device):
     return mean_over_ranks(train(net, data)), state(net)
 
 
-def mixed_precision(device):
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    return fsdp(device, mp_policy=policy)
-
-
-def gradient_divide_factor(device):
-    """A factor that is no power of two makes FSDP2 ask for PREMUL_SUM."""
-    net = fully_shard(model().to(device), mesh=init_device_mesh(device, (2,)))
-    net.set_gradient_divide_factor(3.0)
-    x, y = next(iter(batches(device)))
-    nn.functional.mse_loss(net(x), y).backward()
-    return {name: whole(p.grad) for name, p in net.named_parameters()}
-
-
-def cpu_offload(device):
-    dist.init_process_group("cpu:neuron,neuron:neuron")
-    return fsdp(device, offload_policy=CPUOffloadPolicy(pin_memory=False))
-
-
-def check(results, tolerance=1e-5):
+def check(result, tolerance=1e-5):
+    """Losses and weights of a rank against those of one process on the whole batches."""
     net = model()
     losses = torch.stack(train(net, batches("cpu")))
-    for got_losses, got_state in results:
-        torch.testing.assert_close(got_losses.float(), losses, rtol=tolerance, atol=tolerance)
-        for name, expected in state(net).items():
-            torch.testing.assert_close(got_state[name], expected, rtol=tolerance, atol=tolerance)
+    got_losses, got_state = result
+    torch.testing.assert_close(got_losses.float(), losses, rtol=tolerance, atol=tolerance)
+    for name, expected in state(net).items():
+        torch.testing.assert_close(got_state[name], expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("fn, world_size", [
     (ddp, 2), (ddp, 4), (fsdp, 2), (fsdp, 4), (hybrid_fsdp, 4), (tensor_parallel, 2), (tensor_parallel, 4),
     (fsdp_and_tp, 4),
 ])  # fmt: skip
 def test_as_one_process(fn, world_size, device):
-    check(launch(world_size, fn, device))
+    check(fn(device))
 
 
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.neuron(ranks=2)
 def test_mixed_precision(device):
-    check(launch(2, mixed_precision, device), tolerance=0.1)
-
-
-@pytest.mark.parametrize("device", [d for d in DEVICES if d != "cpu"])
-def test_cpu_offload(device):
-    check(launch(2, cpu_offload, device, backend=None))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    check(fsdp(device, mp_policy=policy), tolerance=0.1)
 
 
 @neuron_only
-@pytest.mark.parametrize("device", DEVICES)
-def test_gradient_divide_factor(device):
+@pytest.mark.neuron(ranks=2, backend="cpu:neuron,neuron:neuron")
+def test_cpu_offload(device):
+    if device == "cpu":
+        pytest.skip("there is nothing to offload from")
+    check(fsdp(device, offload_policy=CPUOffloadPolicy(pin_memory=False)))
+
+
+@neuron_only
+@pytest.mark.neuron(ranks=2)
+def test_gradient_divide_factor(device, mesh):
+    """A factor that is no power of two makes FSDP2 ask for PREMUL_SUM."""
     net = model()
     x, y = next(iter(batches("cpu")))
     nn.functional.mse_loss(net(x), y).backward()
-    for grads in launch(2, gradient_divide_factor, device):
-        for name, p in net.named_parameters():
-            torch.testing.assert_close(grads[name], p.grad * 2 / 3, rtol=1e-5, atol=1e-6)
+    sharded = fully_shard(model().to(device), mesh=mesh)
+    sharded.set_gradient_divide_factor(3.0)
+    x, y = next(iter(batches(device)))
+    nn.functional.mse_loss(sharded(x), y).backward()
+    for (name, p), q in zip(net.named_parameters(), sharded.parameters(), strict=True):
+        torch.testing.assert_close(whole(q.grad), p.grad * 2 / 3, rtol=1e-5, atol=1e-6, msg=name)
 
 
-def fsdp_gradients(device):
-    net = fully_shard(model().to(device), mesh=init_device_mesh(device, (2,)))
-    (x, y), *_ = my_share(batches(device))
-    nn.functional.mse_loss(net(x), y).backward()
-    return {name: whole(p.grad) for name, p in net.named_parameters()}
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_fsdp_gradients_are_the_mean_to_the_bit(device):
+@pytest.mark.neuron(ranks=2)
+def test_fsdp_gradients_are_the_mean_to_the_bit(device, mesh):
     net = model()
     halves = []
     x, y = next(iter(batches("cpu")))
     for x_half, y_half in zip(x.chunk(2), y.chunk(2), strict=True):
         net.zero_grad()
         nn.functional.mse_loss(net(x_half), y_half).backward()
-        halves.append({name: p.grad.clone() for name, p in net.named_parameters()})
-    for grads in launch(2, fsdp_gradients, device):
-        for name in grads:
-            assert torch.equal(grads[name], (halves[0][name] + halves[1][name]) / 2), name
+        halves.append([p.grad.clone() for p in net.parameters()])
+    sharded = fully_shard(model().to(device), mesh=mesh)
+    (x, y), *_ = my_share(batches(device))
+    nn.functional.mse_loss(sharded(x), y).backward()
+    for (name, p), first, second in zip(sharded.named_parameters(), *halves, strict=True):
+        assert torch.equal(whole(p.grad), (first + second) / 2), name

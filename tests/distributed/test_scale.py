@@ -4,24 +4,19 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.distributed.target import DEVICES, launch
+from tests.distributed.target import DEVICES, IN_RANKS
+
+pytestmark = IN_RANKS
 
 
-def small_all_reduces(device, count):
+@pytest.mark.neuron(timeout=100)
+@pytest.mark.parametrize("world_size", [1, 16])
+@pytest.mark.parametrize("device", DEVICES)
+def test_small_all_reduces(device, world_size, rank):
     x = torch.ones(16, device=device)
-    for _ in range(count):
+    for _ in range(200):
         dist.all_reduce(x, dist.ReduceOp.MAX)
-    y = torch.full((1,), float(dist.get_rank()), device=device)
+    y = torch.full((1,), float(rank), device=device)
     dist.all_reduce(y)
     dist.barrier()
-    return y.item()
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_sixteen_ranks(device):
-    assert launch(16, small_all_reduces, device, 200, timeout=100) == [120.0] * 16
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_one_rank(device):
-    assert launch(1, small_all_reduces, device, 200) == [0.0]
+    assert y.item() == sum(range(world_size))

@@ -46,6 +46,10 @@ def reduction(op, name, **fields):
     return call(op, reduction=name, dtype="float32", **fields)
 
 
+def operator(name, **fields):
+    return call("operator", 1, operator=name, **fields)
+
+
 ROWS_0_AND_3 = (*range(16), *range(48, 64))
 
 CASES = {
@@ -130,4 +134,17 @@ CASES = {
     "trn2-16x8": case(
         call("all_reduce", strided(16, 8)), call("all_reduce", strided(8, 16)), cluster=TRN2_LNC1
     ),
+    "float64": case(
+        operator("mm", float64=True),
+        operator("scaled_dot_product_attention", float64=True),
+        float64=False,
+    ),
+    "int64-overflow": case(operator("cumsum", overflows=True), overflows=False),
+    "float64-attention": case(
+        operator("scaled_dot_product_attention", float64=True), operator="mm", float64=False
+    ),
+    "channels-last": case(operator("empty", channels_last=True), channels_last=False),
+    "linear-algebra-on-the-cpu": case(operator("svd"), operator="mm"),
+    "compile-dynamic-shapes": case(call("compile", 1, dynamic=True), dynamic=False),
+    "data-dependent-shapes": case(operator("nonzero"), operator="where"),
 }

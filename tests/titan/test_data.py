@@ -9,8 +9,10 @@ import datasets
 import pytest
 from tokenizers import Tokenizer
 
+from neuron_dist.titan.check import check
 from neuron_dist.titan.corpus import python_corpus, split_document
 from neuron_dist.titan.data import load_path, text_files
+from neuron_dist.titan.problems import RecipeError
 from neuron_dist.titan.tokenizer import VOCABULARY, tokenizer_folder, train_tokenizer
 
 
@@ -70,3 +72,39 @@ def test_tables_and_saved_datasets_are_read(
         load_path(str(table))
     datasets.Dataset.from_list(rows).save_to_disk(tmp_path / "saved")
     assert load_path(str(tmp_path / "saved"), "body")["body"] == ["one", "two"]
+
+
+def samples(ranks: int, batch: int, count: int, state: dict | None = None) -> tuple[list, list]:
+    """``count`` batches of ``batch`` samples that each of ``ranks`` loaders gives, in the global order, and the states
+    that the loaders then have."""
+    config = check("llama3_parity", ranks=1).config
+    tokenizer = config.tokenizer.build(tokenizer_path=config.hf_assets_path)
+    loaders = [
+        config.dataloader.build(
+            dp_world_size=ranks, dp_rank=rank, tokenizer=tokenizer, seq_len=64, local_batch_size=batch
+        )
+        for rank in range(ranks)
+    ]
+    for loader in loaders:
+        loader.load_state_dict(state or {})
+    batches = [iter(loader) for loader in loaders]
+    found = []
+    for _ in range(count):
+        of_ranks = [next(iterator)[0]["input"] for iterator in batches]
+        found += [tuple(ids[i].tolist()) for i in range(batch) for ids in of_ranks]
+    return found, [loader.state_dict() for loader in loaders]
+
+
+def test_a_position_in_the_text_is_for_any_number_of_ranks() -> None:
+    expected, _ = samples(1, 1, 24)
+    assert len(set(expected)) == 24
+    first, states = samples(4, 1, 3)
+    assert first == expected[:12]
+    assert all(state == states[0] for state in states)
+    assert samples(2, 2, 3, states[3])[0] == expected[12:]
+    assert samples(3, 1, 4, states[1])[0] == expected[12:]
+
+
+def test_more_workers_than_one_are_refused() -> None:
+    with pytest.raises(RecipeError, match=r"dataloader.num_workers: 2\n.*expected 0 or 1"):
+        check("llama3_parity", ["dataloader.num_workers=2"], ranks=1)

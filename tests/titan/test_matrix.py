@@ -137,6 +137,21 @@ def test_a_failure_names_the_backend_and_the_error() -> None:
     assert compare(Case(), failed) == Verdict(False, "neuron failed: ValueError: no")
 
 
+def test_a_case_that_was_not_run_does_not_pass() -> None:
+    assert not compare(Case(), {}).ok
+    assert not compare(Case(gloo="why"), {}).ok
+    assert not compare(Case(refused="why"), {}).ok
+
+
+def test_a_case_of_one_backend_does_not_count_as_equal() -> None:
+    alone = {"gloo": Outcome({1: 8.0})}
+    verdict = compare(Case(name="one"), alone)
+    assert verdict == Verdict(True, "not compared")
+    assert "0 of 1 that Gloo can run agree" in table(
+        [Case(name="one")], {"one": alone}, {"one": verdict}
+    )
+
+
 def test_outcomes_survive_json() -> None:
     outcome = Outcome({1: 8.0, 10: 3.5}, 2.0, "")
     assert Outcome.from_json({**outcome.as_json(), "losses": {"1": 8.0, "10": 3.5}}) == outcome
@@ -152,11 +167,13 @@ def test_an_unknown_field_of_a_case_is_refused(tmp_path: Path) -> None:
 def test_the_table_and_the_page_name_every_case() -> None:
     cases = [ALL["fsdp2"], ALL["cpu offload"], ALL["nvfp4"]]
     results = {"fsdp2": outcomes(3.0, 3.0), "cpu offload": {"neuron": Outcome({1: 8.0, 10: 3.0})}}
-    verdicts = {"fsdp2": Verdict(True, "equal"), "cpu offload": Verdict(True, "neuron only")}
+    verdicts = {"fsdp2": Verdict(True, "equal"), "cpu offload": Verdict(True, "runs")}
     verdicts["nvfp4"] = Verdict(False, "was not asked")
-    for text in (table(cases, results, verdicts), render(cases, results, verdicts)):
+    terminal, page = table(cases, results, verdicts), render(cases, results, verdicts)
+    for text in (terminal, page):
         assert all(case.name in text for case in cases)
-        assert "FAILED: was not asked" in text
+        assert ("FAILED: was not asked" in text) is (text is terminal)
+        assert ("Not run for this page: nvfp4." in text) is (text is page)
         assert "1 of 1 that Gloo can run agree (1 to the last bit)" in text
 
 

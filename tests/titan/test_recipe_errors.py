@@ -91,6 +91,7 @@ SETTINGS = [
     ("data.corpus=pyhton", ["did you mean 'python'"]),
     ("module=lama3", ["did you mean 'llama3'"]),
     ("config=llama3_debug_model", ["did you mean 'llama3_debugmodel'"]),
+    ("config=llama3_debugmodel_varlen_attn parallelism.data_parallel_shard_degree=1 parallelism.context_parallel_degree=2", ["variable-length attention"]),
     ("config=llama3_debugmodel_dist_gemm", ["needs torch 2.14"]),
     ("config=llama3_debugmodel_nvfp4", ["NVFP4 is only supported on SM100"]),
     ("compile.enable=true", ["needs torch 2.14", "compile.components: [loss]"]),

@@ -1,5 +1,6 @@
 #include "bindings.h"
 
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/Generator.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -11,6 +12,8 @@
 #include "device/profiler.h"
 #include "device/redispatch.h"
 #include "device/runtime.h"
+#include "device/watch.h"
+#include "python_call.h"
 
 namespace neuron {
 namespace {
@@ -81,7 +84,7 @@ void bind_device(py::module_& m) {
     // Leaked: it may be asked while the interpreter shuts down.
     auto* held = new py::function(std::move(provider));
     set_cluster_provider([held] {
-      py::gil_scoped_acquire gil;
+      PythonCall python;
       try {
         return cluster_info((*held)());
       } catch (py::error_already_set& error) {
@@ -127,6 +130,28 @@ void bind_device(py::module_& m) {
   });
   m.def("_set_capacity_for_testing", &Heap::set_capacity_override);
   m.def("_check_heap", [](int device) { heap_of(device).check(); });
+  // Called with (operator, dtype, bits of Seen), with the GIL; what it raises, the operator raises. None ends it.
+  m.def("_watch_operators", [](const py::object& watcher) {
+    if (watcher.is_none()) {
+      set_watcher(nullptr);
+      return;
+    }
+    auto* held = new py::object(watcher); // leaked: operators may run while the interpreter shuts down
+    set_watcher([held](const std::string& op, const std::string& dtype, int seen) {
+      if (!Py_IsInitialized()) {
+        return;
+      }
+      py::gil_scoped_acquire gil;
+      try {
+        (*held)(op, dtype, seen);
+      } catch (py::error_already_set& error) {
+        error.restore();
+        python_error raised;
+        raised.persist();
+        throw raised;
+      }
+    });
+  });
   m.def("_executed_operators", &executed);
   m.def("_clear_executed_operators", &clear_executed);
   m.def("_seed_all", &seed_all);

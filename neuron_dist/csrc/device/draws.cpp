@@ -1,7 +1,7 @@
 #include "device/draws.h"
 
+#include <algorithm>
 #include <array>
-#include <limits>
 #include <mutex>
 #include <optional>
 #include <string_view>
@@ -107,11 +107,11 @@ void draw_bernoulli(const Tensor& t, double p, Place place) {
 void draw_bernoulli(const Tensor& t, const Tensor& p, Place place) {
   TORCH_CHECK(at::isFloatingType(p.scalar_type()), "expected probabilities tensor to have floating type, got ", p.scalar_type());
   const Tensor chances = p.expand(t.sizes()).to(at::kDouble).contiguous();
+  const auto* chance = chances.const_data_ptr<double>();
   TORCH_CHECK(
-      chances.numel() == 0 || (chances.ge(0) & chances.le(1)).all().item<bool>(),
+      std::all_of(chance, chance + chances.numel(), [](double each) { return 0 <= each && each <= 1; }),
       "bernoulli_ expects p to be in [0, 1]");
   in_order(t, [&](const Tensor& out) {
-    const auto* chance = chances.const_data_ptr<double>();
     NEURON_ALL_TYPES("bernoulli_neuron", out.scalar_type(), [&] {
       auto* data = out.mutable_data_ptr<scalar_t>();
       for_each_word(place, out.numel(), [=](int64_t i, uint32_t word) {

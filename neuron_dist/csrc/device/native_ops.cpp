@@ -1,7 +1,11 @@
 // Operators that deal with memory and metadata rather than values.
+#include <atomic>
+
 #include <ATen/EmptyTensor.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/Resize.h>
+#include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/empty_like.h>
@@ -13,9 +17,11 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include "device/alias.h"
 #include "device/allocator.h"
 #include "device/heap.h"
 #include "device/storage.h"
+#include "device/watch.h"
 
 namespace neuron {
 namespace {
@@ -48,6 +54,26 @@ c10::Device factory_device(
   return checked_device(device.has_value() ? device->index() : c10::DeviceIndex{-1});
 }
 
+// Tells the fidelity profile, once, of a format that the real device does not have.
+void watch_format(at::MemoryFormat format, const Tensor& tensor) {
+  static std::atomic<bool> told = false;
+  if (format != at::MemoryFormat::Preserve && !told.load(std::memory_order_relaxed)) {
+    tell_watcher("aten::empty", tensor.scalar_type(), kSeenChannelsLast);
+    told.store(true); // not where it was refused: that is said each time
+  }
+}
+
+// torch.use_deterministic_algorithms: what nobody has written yet is NaN, or the largest number.
+Tensor uninitialized(Tensor tensor) {
+  const auto& context = at::globalContext();
+  if (C10_UNLIKELY(context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory())) {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    Tensor alias = cpu_alias_of(tensor); // no operator of the program's
+    at::native::fill_empty_deterministic_(alias);
+  }
+  return tensor;
+}
+
 Tensor empty_memory_format(
     IntArrayRef size,
     std::optional<at::ScalarType> dtype,
@@ -65,9 +91,12 @@ Tensor empty_memory_format(
     tensor.unsafeGetTensorImpl()->generic_set_sizes_contiguous(size);
   }
   if (memory_format.has_value() && *memory_format != at::MemoryFormat::Contiguous) {
+    if (C10_UNLIKELY(watching())) {
+      watch_format(*memory_format, tensor);
+    }
     tensor.unsafeGetTensorImpl()->empty_tensor_restride(*memory_format);
   }
-  return tensor;
+  return uninitialized(std::move(tensor));
 }
 
 Tensor empty_strided(
@@ -84,7 +113,7 @@ Tensor empty_strided(
   const AllocatingByHand name;
   Tensor tensor(make_tensor_impl(on, bytes, type));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(size, stride);
-  return tensor;
+  return uninitialized(std::move(tensor));
 }
 
 const Tensor& resize_(

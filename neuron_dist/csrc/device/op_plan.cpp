@@ -67,6 +67,11 @@ constexpr std::array kPicks{
     "aten::put_"sv,
 };
 
+// Beside aten::linalg_*, operators of which the fidelity profile is asked: their rules stand in operators.yaml.
+constexpr std::array kMayFallBack{
+    "aten::cholesky"sv, "aten::cholesky_inverse"sv, "aten::inverse"sv, "aten::lu_unpack"sv, "aten::triangular_solve"sv,
+};
+
 // Answers from metadata.
 constexpr std::array kFree{
     "aten::is_set_to"sv, "aten::_nnz"sv,      "aten::sparse_dim"sv, "aten::dense_dim"sv,
@@ -130,6 +135,10 @@ OpPlan::OpPlan(const c10::OperatorHandle& op) {
   }
   draws = generator < 0 && op.hasTag(at::Tag::nondeterministic_seeded);
   fill = name == "aten::uniform_"sv ? Fill::kUniform : name == "aten::normal_"sv ? Fill::kNormal : Fill::kNone;
+  drawn = draw_kernel(op.operator_name());
+  computes = !free && !copies && name != "aten::clone"sv && name != "aten::zero_"sv;
+  may_fall_back = op.hasTag(at::Tag::dynamic_output_shape) || starts_with(name, "aten::linalg_") ||
+      starts_with(name, "aten::_linalg_") || contains(kMayFallBack, name);
   widens_integers = name == "aten::histc"sv;
   takes_cpu = contains(kTakesCpu, name);
   asks_for_grad = contains(kAsksForGrad, name);

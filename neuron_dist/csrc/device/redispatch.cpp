@@ -18,6 +18,7 @@
 #include "device/heap.h"
 #include "device/op_plan.h"
 #include "device/streams.h"
+#include "device/watch.h"
 #include "simulation/clock.h"
 
 namespace neuron {
@@ -70,7 +71,9 @@ class Call {
       host_waits_ = !argument(2).toBool();
     }
     const AllocatingFor name(plan_.name);
-    if (plan_.generator >= 0) {
+    if (plan_.drawn != nullptr) {
+      run_drawn();
+    } else if (plan_.generator >= 0) {
       run_with_generator();
     } else if (plan_.draws) {
       run_with_default_generator();
@@ -79,9 +82,15 @@ class Call {
     } else {
       run_kernel();
     }
+    if (C10_UNLIKELY(watching()) && plan_.computes) {
+      watch();
+    }
     give_back();
     if (!plan_.free) {
       charge();
+    }
+    for (auto& s : substitutes_) {
+      keep_alias(s.original, std::move(s.alias));
     }
   }
 
@@ -102,35 +111,11 @@ class Call {
         }
       }
     } else if (value.isTensorList()) {
-      const auto list = std::move(value).toTensorList();
-      c10::List<Tensor> aliases;
-      aliases.reserve(list.size());
-      for (Tensor t : list) {
-        if (t.defined() && on_neuron(t)) {
-          aliases.push_back(stand_in(i, std::move(t)));
-        } else {
-          if (t.defined()) {
-            note_foreign(i, t);
-          }
-          aliases.push_back(std::move(t));
-        }
-      }
-      value = std::move(aliases);
+      value = each_in(std::move(value).toTensorList(), [&](Tensor t) { return in_list(i, std::move(t)); });
     } else if (value.isOptionalTensorList()) {
-      const auto list = std::move(value).toOptionalTensorList();
-      c10::List<std::optional<Tensor>> aliases;
-      aliases.reserve(list.size());
-      for (std::optional<Tensor> t : list) {
-        if (t.has_value() && t->defined()) {
-          if (on_neuron(*t)) {
-            t = stand_in(i, std::move(*t));
-          } else {
-            note_foreign(i, *t);
-          }
-        }
-        aliases.push_back(std::move(t));
-      }
-      value = std::move(aliases);
+      value = each_in(std::move(value).toOptionalTensorList(), [&](std::optional<Tensor> t) {
+        return t.has_value() ? in_list(i, std::move(*t)) : t;
+      });
     } else if (value.isDevice()) {
       const c10::Device asked = value.toDevice();
       if (asked.type() == kNeuron) {
@@ -142,6 +127,28 @@ class Call {
     }
   }
 
+  // The list with `change` applied to each element; in place where nobody else has the list.
+  template <typename T, typename Change>
+  static c10::List<T> each_in(c10::List<T> list, Change change) {
+    if (list.use_count() > 1) {
+      list = list.copy();
+    }
+    for (size_t n = 0; n < list.size(); ++n) {
+      list.set(n, change(list.extract(n)));
+    }
+    return list;
+  }
+
+  Tensor in_list(size_t i, Tensor t) {
+    if (t.defined()) {
+      if (on_neuron(t)) {
+        return stand_in(i, std::move(t));
+      }
+      note_foreign(i, t);
+    }
+    return t;
+  }
+
   Tensor stand_in(size_t i, Tensor original) {
     const bool mutated = plan_.mutated[i];
     if (device_.index() < 0) {
@@ -150,13 +157,16 @@ class Call {
       other_ = original.device();
       mixed_ = true;
     }
-    for (auto& s : substitutes_) {
-      if (s.original.is_same(original)) { // x.add_(x): the kernel shall see one tensor, too
-        s.mutated |= mutated;
-        return s.alias;
+    Tensor alias = spare_alias_of(original);
+    if (!alias.defined()) {
+      for (auto& s : substitutes_) {
+        if (s.original.is_same(original)) { // x.add_(x): the kernel shall see one tensor, too
+          s.mutated |= mutated;
+          return s.alias;
+        }
       }
+      alias = cpu_alias_of(original);
     }
-    Tensor alias = cpu_alias_of(original);
     if (C10_UNLIKELY(plan_.asks_for_grad) && original.requires_grad()) {
       auto meta = c10::impl::GetAutogradMetaFactory()->make();
       meta->set_requires_grad(true, alias.unsafeGetTensorImpl());
@@ -203,18 +213,33 @@ class Call {
     stack_.back() = stack_.back().toTensor().to(dtype);
   }
 
-  void run_with_generator() {
-    IValue& value = argument(static_cast<size_t>(plan_.generator));
-    at::Generator generator;
-    if (value.isNone()) {
-      generator = default_generator(device_.index());
-    } else {
-      generator = value.toGenerator();
-      TORCH_CHECK(
-          generator.device().type() == kNeuron,
-          "Expected a 'neuron' device type for generator but found '", generator.device().type(),
-          "'");
+  // The one that the call names, or the device's.
+  at::Generator generator_of_call() {
+    if (plan_.generator < 0 || argument(static_cast<size_t>(plan_.generator)).isNone()) {
+      return default_generator(device_.index());
     }
+    at::Generator generator = argument(static_cast<size_t>(plan_.generator)).toGenerator();
+    TORCH_CHECK(
+        generator.device().type() == kNeuron, "Expected a 'neuron' device type for generator but found '",
+        generator.device().type(), "'");
+    return generator;
+  }
+
+  void run_drawn() {
+    at::Generator generator = generator_of_call();
+    auto* state = generator.get<NeuronGenerator>();
+    std::lock_guard<std::mutex> lock(generator.mutex());
+    {
+      AllocateOnDevice allocate(device_.index());
+      at::AutoDispatchBelowADInplaceOrView below_autograd;
+      plan_.drawn(stack_, {state->current_seed(), state->get_offset()});
+    }
+    state->advance(values_drawn());
+  }
+
+  void run_with_generator() {
+    at::Generator generator = generator_of_call();
+    IValue& value = argument(static_cast<size_t>(plan_.generator));
     auto* state = generator.get<NeuronGenerator>();
     std::lock_guard<std::mutex> lock(generator.mutex());
     thread_local at::Generator cpu = at::detail::createCPUGenerator();
@@ -327,6 +352,39 @@ class Call {
     }
   }
 
+  // Tells the fidelity profile, once an operator, what the real device would do otherwise.
+  void watch() {
+    const auto told = plan_.told.load(std::memory_order_relaxed);
+    uint8_t seen = plan_.may_fall_back ? kSeenOperator : 0;
+    auto dtype = at::ScalarType::Undefined;
+    const auto look_at = [&](const Tensor& t, bool result) {
+      if (!t.defined() || t.layout() != at::kStrided || t.dim() == 0) {
+        return;
+      }
+      const auto type = t.scalar_type();
+      if (type == at::kDouble) {
+        seen |= kSeenDouble;
+        dtype = type;
+      } else if (result && type == at::kLong && (told & kSeenOverflow) == 0 && beyond_32_bits(t)) {
+        seen |= kSeenOverflow;
+      }
+      dtype = dtype == at::ScalarType::Undefined ? type : dtype;
+    };
+    for (const auto& s : substitutes_) {
+      look_at(s.alias, s.mutated);
+    }
+    for (size_t r = 0; r < plan_.results; ++r) {
+      const IValue& value = stack_[stack_.size() - plan_.results + r];
+      if (value.isTensor() && plan_.result_of[r] < 0) {
+        look_at(value.toTensor(), true);
+      }
+    }
+    if (C10_UNLIKELY((seen & ~told) != 0)) {
+      tell_watcher(op_.operator_name().name, dtype, seen & ~told);
+      plan_.told.fetch_or(seen); // not where it was refused: that is said each time
+    }
+  }
+
   uint64_t values_drawn() const {
     int64_t most = 0;
     for (const auto& s : substitutes_) {
@@ -361,18 +419,17 @@ class Call {
           value = to_device(t, plan_.result_of[r]);
         }
       } else if (value.isTensorList()) {
-        const auto list = std::move(value).toTensorList();
-        c10::List<Tensor> originals;
-        originals.reserve(list.size());
-        for (Tensor t : list) {
-          originals.push_back(t.defined() ? to_device(t, -1) : t);
-        }
-        value = std::move(originals);
+        value = each_in(std::move(value).toTensorList(), [&](const Tensor& t) {
+          return t.defined() ? to_device(t, -1) : t;
+        });
       }
     }
   }
 
   Tensor to_device(const Tensor& t, int mutated_argument) {
+    if (mutated_argument < 0 && !leaves_ && is_fresh(t)) {
+      return adopt_tensor(t, device_);
+    }
     for (const auto& s : substitutes_) {
       if ((mutated_argument >= 0 && s.argument == static_cast<size_t>(mutated_argument)) ||
           s.alias.is_same(t)) {

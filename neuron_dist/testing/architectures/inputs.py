@@ -14,6 +14,8 @@ import yaml
 __all__ = ["candidates"]
 
 Inputs = dict[str, torch.Tensor]
+CHOSEN_TOKEN = 101
+"""Not among the random tokens of a text, which are below 100."""
 
 
 DATA: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("inputs.yaml").read_text())
@@ -37,7 +39,7 @@ def candidates(kind: str, model: torch.nn.Module) -> Iterator[Inputs]:
     for name in dict.fromkeys((main, *DATA["main"])):
         for row in DATA["main"].get(name, []):
             if set(row) <= maker.parameters:
-                yield from maker.with_decoder(maker.make(row))
+                yield from maker.completed(maker.make(row))
 
 
 class _Maker:
@@ -46,7 +48,11 @@ class _Maker:
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
         self.config: Any = model.config
-        self.parameters = set(inspect.signature(model.forward).parameters)
+        named = inspect.signature(model.forward).parameters.values()
+        self.parameters = {p.name for p in named}
+        self.required = {
+            p.name for p in named if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
+        }
         self.random = torch.Generator().manual_seed(0)
         self.symbols = {name: self._symbol(what) for name, what in DATA["symbols"].items()}
 
@@ -77,25 +83,32 @@ class _Maker:
         if isinstance(what, list):
             return torch.randn(self._shape(what), generator=self.random)
         if "tokens" in what:
-            return torch.randint(3, 100, self._shape(what["tokens"]), generator=self.random)
-        if "ones" in what:
-            return torch.ones(self._shape(what["ones"]), dtype=torch.int64)
-        if "zeros" in what:
-            return torch.zeros(self._shape(what["zeros"]), dtype=torch.int64)
-        if "mask" in what:
-            return torch.ones(self._shape(what["mask"]), dtype=torch.bool)
-        if "uniform" in what:
-            return torch.rand(self._shape(what["uniform"]), generator=self.random)
+            words = min(self.symbols["words"], CHOSEN_TOKEN - 1)
+            return torch.randint(3, words, self._shape(what["tokens"]), generator=self.random)
+        if "fill" in what:
+            return torch.full(self._shape(what["of"]), what["fill"])
+        if "grid" in what:
+            batch, rows, columns = self._shape(what["grid"])
+            return torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).repeat(
+                batch, 1, 1
+            )
         values = torch.tensor(self._number(what["ints"]))
         times = self._number(what.get("times", 1))
         return values.repeat(times, *[1] * (values.dim() - 1))
 
-    def with_decoder(self, inputs: Inputs) -> Iterator[Inputs]:
-        """``inputs``, for an encoder and decoder first with tokens for the decoder."""
-        if "decoder_input_ids" in self.parameters and "decoder_input_ids" not in inputs:
-            shape = ["batch", "length"]
-            yield {**inputs, "decoder_input_ids": self._tensor({"tokens": shape})}
-        yield inputs
+    def completed(self, inputs: Inputs) -> Iterator[Inputs]:
+        """``inputs`` and tokens: for a decoder, as a text beside them, and without; those with all that is required."""
+        shape = ["batch", "length"]
+        for extra in (
+            ("decoder_input_ids",),
+            ("input_ids",),
+            ("input_ids", "decoder_input_ids"),
+            (),
+        ):
+            whole = {**{name: self._tensor({"tokens": shape}) for name in extra}, **inputs}
+            fits = self.required <= set(whole) <= self.parameters
+            if fits and not set(extra) & set(inputs):
+                yield whole
 
     def mixed(self, modality: dict[str, Any]) -> Iterator[Inputs]:
         """Text in which tokens stand for what the model makes of the modality's inputs."""
@@ -117,15 +130,24 @@ class _Maker:
             text = self._tensor({"tokens": ["batch", "length"]})
             places = torch.full((batch, rows // batch), token)
             tokens = torch.cat([text[:, :4], places, text[:, 4:]], dim=1)
-            extra = {"attention_mask": torch.ones_like(tokens)}
+            extra = (
+                {"attention_mask": torch.ones_like(tokens)}
+                if "attention_mask" in self.parameters
+                else {}
+            )
             if "mm_token_type_ids" in self.parameters:
                 extra["mm_token_type_ids"] = (tokens == token).long()
             yield {"input_ids": tokens, **inputs, **extra}
 
     def _token(self, names: list[str]) -> int | None:
+        """The id of the token that stands for an image; where the configuration leaves it open, one is chosen."""
         for name in names:
             if isinstance(value := getattr(self.config, name, None), int):
                 return value
+        for name in names:
+            if hasattr(self.config, name):
+                setattr(self.config, name, CHOSEN_TOKEN)
+                return CHOSEN_TOKEN
         return None
 
 

@@ -12,7 +12,6 @@ import yaml
 __all__ = ["needs", "recipes", "shrunk"]
 
 LEAST = 2
-"""Nothing is divided to less."""
 
 
 DATA: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("shrink.yaml").read_text())
@@ -26,7 +25,7 @@ def recipes() -> Iterator[str]:
 def needs(kind: str) -> dict[str, Any]:
     """Fields that a configuration of model type ``kind`` does not choose by itself, or chooses too large."""
     tables = DATA["families"].items()
-    return {k: v for name, row in tables if fnmatch.fnmatchcase(kind, name) for k, v in row.items()}
+    return {k: v for name, row in tables if _matches(kind, [name]) for k, v in row.items()}
 
 
 def shrunk(config: dict[str, Any], recipe: str) -> dict[str, Any]:
@@ -43,6 +42,8 @@ def _shrunk(config: dict[str, Any], recipe: dict[str, Any]) -> dict[str, Any]:
     for name, value in config.items():
         if isinstance(value, dict):
             new[name] = _nested(name, value, recipe)
+        elif name in DATA["set"]:
+            new[name] = DATA["set"][name]
         elif name in DATA["keep"] or isinstance(value, bool) or value is None:
             new[name] = value
         elif any(part in name for part in DATA["zero"]):
@@ -51,9 +52,10 @@ def _shrunk(config: dict[str, Any], recipe: dict[str, Any]) -> dict[str, Any]:
             new[name] = min(value, DATA["vocabulary"])
         elif name.endswith(("_token_id", "_token_index")) and isinstance(value, int):
             new[name] = _token(name, value)
-        elif isinstance(value, int) and name in most:
-            new[name] = min(value, most[name])
-        elif isinstance(value, (int, list)):
+        elif name in most and _integers(value):
+            small = [min(item, most[name]) for item in _integers(value)]
+            new[name] = small if isinstance(value, list) else small[0]
+        elif _integers(value) and not _matches(name, recipe.get("keep", [])):
             new[name] = _divided(name, value, recipe.get("divide", {}))
         else:
             new[name] = value
@@ -81,13 +83,24 @@ def _token(name: str, value: int) -> int:
     return value if value < words else words - 1 - sum(map(ord, name)) % (words // 3)
 
 
+def _integers(value: Any) -> list[int]:
+    """The integers of a field, one or a list; none if it is anything else."""
+    values = value if isinstance(value, list) else [value]
+    return values if all(type(item) is int for item in values) else []
+
+
+def _matches(name: str, patterns: list[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
 def _divided(name: str, value: Any, divide: dict[int, list[str]]) -> Any:
-    for by, patterns in divide.items():
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
-            values = value if isinstance(value, list) else [value]
-            if all(isinstance(v, int) and v % by == 0 and v // by >= LEAST for v in values):
-                return [v // by for v in values] if isinstance(value, list) else value // by
-    return value
+    """``value`` divided by the first number that the name has a pattern for, if that leaves integers of 2 or more."""
+    by = next((by for by, patterns in divide.items() if _matches(name, patterns)), 1)
+    values = _integers(value)
+    if any(item % by or item // by < LEAST for item in values):
+        return value
+    small = [item // by for item in values]
+    return small if isinstance(value, list) else small[0]
 
 
 def _per_layer(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
@@ -99,6 +112,7 @@ def _per_layer(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         new["num_hidden_layers"] = len(new["layer_types"])
     if layers and new.get("num_hidden_layers") != layers:
         for name, value in old.items():
-            if name != "layer_types" and isinstance(value, list) and len(value) == layers:
+            one_each = isinstance(value, list) and len(value) == layers
+            if name != "layer_types" and (one_each or name in DATA["derived"]):
                 new[name] = None
     return {name: value for name, value in new.items() if value is not None or old[name] is None}

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# Stands in the place of TorchTitan's run_train.sh: the same variables and arguments, on neuron-dist's launcher and
+# device. SEQ_LEN shortens the samples, since a CPU computes them.
+set -e
+
+export LOG_RANK=${LOG_RANK:-0}
+exec "${PYTHON:-python}" -m launch run -n "${NGPU:-8}" --local-ranks-filter "$LOG_RANK" --role rank --tee 3 \
+    "$(dirname "$(realpath "$0")")/train.py" --module "${MODULE:-llama3}" --config "${CONFIG:-llama3_debugmodel}" \
+    --training.seq_len "${SEQ_LEN:-128}" --training.disable_cuda_graphs "$@"
