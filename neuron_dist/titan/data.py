@@ -39,14 +39,18 @@ def apply_data(config: Any, data: DataSection, source: Source) -> tuple[Any, lis
     if isinstance(config.dataloader, ChatDataLoader.Config):
         if data.corpus == "python":
             expected = "is no dialogue; expected arithmetic, or data.path with a table of questions and answers"
-            problems.append(Problem(source.where("data.corpus"), "data.corpus", data.corpus, expected))
+            problems.append(
+                Problem(source.where("data.corpus"), "data.corpus", data.corpus, expected)
+            )
         changes["dataloader"] = _asking(config.dataloader, path)
     elif not isinstance(config.dataloader, HuggingFaceTextDataLoader.Config):
         expected = f"{type(config.dataloader).__qualname__} reads no plain text; choose another config or drop data:"
         problems.append(Problem(source.where("data"), "data", data.path or data.corpus, expected))
         return config, problems
     elif data.corpus == "arithmetic":
-        expected = "is for configs of supervised fine-tuning, such as sft_debugmodel; expected python"
+        expected = (
+            "is for configs of supervised fine-tuning, such as sft_debugmodel; expected python"
+        )
         problems.append(Problem(source.where("data.corpus"), "data.corpus", data.corpus, expected))
     else:
         _register(data)

@@ -68,16 +68,17 @@ def axes(plan: Plan) -> list[Axis]:
 
 
 def refused(plan: Plan, profile: Profile) -> list[tuple[str, Rule, str]]:
-    """(axes that it concerns, rule, its report) for what the real TorchNeuron would refuse of a plan's collectives.
+    """(axes that it concerns, rule, report of one call) for what the real TorchNeuron would refuse of a plan's
+    collectives; axes of one size together.
 
     Only what the layout shows is judged: the groups, and the operations that TorchTitan runs on each axis.
     """
-    found: dict[tuple[str, str], tuple[list[str], Rule, str]] = {}
+    found: dict[tuple[str, int], tuple[list[str], Rule, str]] = {}
     for axis in axes(plan):
         for call in _calls(axis, plan):
             for rule in profile.violations(call):
                 seen = found.setdefault(
-                    (rule.id, call.op), ([], rule, profile.message(rule, call))
+                    (rule.id, axis.size), ([], rule, profile.message(rule, call))
                 )
                 if axis.name not in seen[0]:
                     seen[0].append(axis.name)
