@@ -29,8 +29,9 @@ sys.path[:] = [
 ]  # benchmarks/collectives.py hides the package
 
 from neuron_dist.testing.architectures.check import Row  # noqa: E402
-from neuron_dist.testing.architectures.page import render, replaced, summary  # noqa: E402
+from neuron_dist.testing.architectures.page import render, summary  # noqa: E402
 from neuron_dist.testing.architectures.sweep import all_kinds, run  # noqa: E402
+from neuron_dist.testing.op_docs import into_page  # noqa: E402
 
 DOCS = HERE.parent / "docs" / "coverage.md"
 
@@ -91,7 +92,8 @@ def main() -> None:
             bar.set_postfix_str(f"{row.model}: {row.outcome}", refresh=False)
             bar.update()
     if args.docs:
-        DOCS.write_text(replaced(DOCS.read_text(), render(list(rows.values()))))
+        section = render(list(rows.values()), len(all_kinds()))
+        DOCS.write_text(into_page(DOCS.read_text(), "architectures", section))
     print(summary([rows[kind] for kind in kinds]))
 
 

@@ -11,6 +11,7 @@ torch. Start-up is that of a whole pytest process with one empty test, in turns 
 from __future__ import annotations
 
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -52,14 +53,21 @@ def pytest_run(folder: Path, *args: str) -> float:
     return time.perf_counter() - start
 
 
-def in_ranks(ranks: int, tests: int) -> list[float]:
-    """Seconds of each test."""
+def processor_seconds() -> float:
+    """Of all processes that have ended under this one."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def in_ranks(ranks: int, tests: int) -> tuple[list[float], float]:
+    """Seconds of each test, and processor seconds of the run."""
+    before = processor_seconds()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "test_it.py").write_text(TESTS.format(ranks=ranks, tests=tests))
         pytest_run(folder, "-p", PLUGIN, "--junitxml=it.xml")
         cases = ElementTree.parse(folder / "it.xml").iter("testcase")
-        return [float(case.get("time", "nan")) for case in cases]
+        return [float(case.get("time", "nan")) for case in cases], processor_seconds() - before
 
 
 def start_up(repeats: int) -> tuple[list[float], list[float]]:
@@ -80,13 +88,15 @@ def start_up(repeats: int) -> tuple[list[float], list[float]]:
 @click.option("--repeats", default=5, show_default=True, type=click.IntRange(1), help="Of the start-up.")
 def main(ranks: int, tests: int, repeats: int) -> None:
     """Times of tests in ranks."""
-    first, *others = in_ranks(ranks, tests + 1)
+    _, alone = in_ranks(ranks, 1)
+    (first, *others), together = in_ranks(ranks, tests + 1)
     click.echo(f"machine: {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     click.echo(f"first test of {ranks} ranks: {first:.2f} s")
     click.echo(
         f"{tests} more: median {statistics.median(others):.3f} s, mean {statistics.mean(others):.3f} s, "
         f"least {min(others):.3f} s, most {max(others):.3f} s a test"
     )
+    click.echo(f"processor time: {(together - alone) / tests:.3f} s a test, {alone:.1f} s for the first and all before it")
     without, with_plugin = start_up(repeats)
     click.echo(
         f"a run without marks: median {statistics.median(without):.2f} s without the plugin, "

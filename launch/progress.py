@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from datetime import timedelta
 from typing import Any
@@ -22,9 +23,13 @@ class LiveLine:
         """Shows the line. tqdm starts a thread, so ranks must not be forked from this process any more."""
         from tqdm import tqdm
 
+        known = os.get_terminal_size(sys.stderr.fileno()).columns > 0  # some pseudo-terminals say 0
         self._bar = tqdm(
-            file=sys.stderr, dynamic_ncols=True, bar_format="{n_fmt}/{total_fmt} |{bar:20}| {postfix[0]}", postfix=["starting"]
-        )  # fmt: skip
+            file=sys.stderr,
+            **({"dynamic_ncols": True} if known else {"ncols": 80, "nrows": 24}),
+            bar_format="{n_fmt}/{total_fmt} |{bar:10}| {postfix[0]}",
+            postfix=["starting"],
+        )
 
     def step(self, report: dict[str, Any]) -> None:
         """Takes in a report of kind ``step``."""

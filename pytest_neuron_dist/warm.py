@@ -75,7 +75,6 @@ class _RankPlugin:
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool:
         """Runs the phases once, inside of what other plugins wrap around them, whoever would run them again."""
         for report in runtestprotocol(item, nextitem=None, log=False):
-            self.failed |= report.failed
             self.record.reports.append(
                 item.config.hook.pytest_report_to_serializable(config=item.config, report=report)
             )
@@ -95,7 +94,7 @@ class _RankPlugin:
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_teardown(self) -> Iterator[None]:
         yield
-        if self.record.when is None:
+        if not self.failed:
             import torch.distributed as dist
 
             if dist.is_initialized():
@@ -104,6 +103,7 @@ class _RankPlugin:
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
         report = yield
+        self.failed |= report.failed
         if call.excinfo is not None and self.record.when is None:
             self.record.when, self.record.time_ns = call.when, time.monotonic_ns()
             self.record.error = _picklable(call.excinfo.value)
@@ -216,6 +216,8 @@ def run_test(nodeid: str, path: str, spec: SessionSpec, options: Options, place:
     config.hook.pytest_runtest_protocol(item=item, nextitem=None)
     for stream in (sys.stdout, sys.stderr):
         getattr(stream, "finish", stream.flush)()
+    for fd, kept in enumerate(nursery.outputs, start=1):
+        os.dup2(kept, fd)  # what is still written belongs to no test's phase, and not on the terminal
     if plugin.failed:
         raise TestFailed(plugin.record)
     return plugin.record

@@ -72,6 +72,7 @@ LIMITS = """\
   64-bit integers as refused. Object collectives, which mostly work, exchange int64 sizes.
 - complex tensors: unsupported or on the CPU in the pre-release; TorchNeuron for torch 2.13 has a setting, on unless
   changed, that decomposes them in compiled graphs.
+- `memory_format=torch.channels_last` of `clone` and `contiguous`: new tensors (`empty_like`, ...) are looked at.
 - indexing with a boolean mask, which the operator does not tell from indexing with numbers.
 - `bool`, and integers that are unsigned with 16 or 32 bits: the sources do not name them.
 - `scatter_object_list` (had errors in the pre-release) and `send_recv_object` (not supported): to a backend they are

@@ -223,11 +223,13 @@ def check(
     def run(where: str, seed: int) -> tuple[Any, Any]:
         args = Mirror(where)(given)
         module = _build(info, sample, dtype, training, where if variant == "factory" else None)
+        if info.is_lazy:  # its parameters are made, and drawn, by the first call
+            first = Mirror("cpu")(given) if variant != "factory" else args
+            module = module.to(where) if variant == "factory" else module
+            module(*first[0], **first[1])
         if variant == "factory":
             return [dict(module.named_parameters()), dict(module.named_buffers())], ()
         module = module.to(where)
-        if info.is_lazy:
-            module(*args[0], **args[1])
         torch.manual_seed(seed)
         if variant == "move":
             return _moved(module, args, where), ()
@@ -246,9 +248,5 @@ def check(
 
 def variants_of(info: Any) -> list[str]:
     """The variants that the database says the module has."""
-    lacks = {"errors"}
-    if not info.supports_gradgrad:
-        lacks.add("gradgrad")
-    if info.is_lazy:  # nothing is there before the first call
-        lacks.add("factory")
+    lacks = {"errors"} if info.supports_gradgrad else {"errors", "gradgrad"}
     return [v for v in MEANING if v not in lacks]

@@ -67,21 +67,25 @@ class TestGeneric(TestCase):
     @optims(optim_db, dtypes=[torch.float32])
     def test_optimizer(self, device: str, dtype: torch.dtype, optim_info: Any) -> None:
         for given in optim_info.optim_inputs_func(device)[:2]:
-            weight = torch.nn.Parameter(make_tensor((4, 4), device=device, dtype=dtype))
-            sparse = optim_info.only_supports_sparse_grads
-            optimizer = optim_info.optim_cls([weight], **given.kwargs)
-            before = weight.detach().clone()
+            self.check_step(device, optim_info, given.kwargs)
 
-            def closure() -> torch.Tensor:
-                optimizer.zero_grad()
-                rows = torch.nn.functional.embedding(
-                    torch.tensor([0, 1], device=device), weight, sparse=sparse
-                )
-                rows.square().sum().backward()
-                return rows.detach().sum()
+    def check_step(self, device: str, optim_info: Any, kwargs: dict[str, Any]) -> None:
+        weight = torch.nn.Parameter(make_tensor((4, 4), device=device, dtype=torch.float32))
+        optimizer = optim_info.optim_cls([weight], **kwargs)
+        before = weight.detach().clone()
 
-            optimizer.step(closure)
-            self.assertNotEqual(weight.detach(), before)
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            rows = torch.nn.functional.embedding(
+                torch.tensor([0, 1], device=device),
+                weight,
+                sparse=optim_info.only_supports_sparse_grads,
+            )
+            rows.square().sum().backward()
+            return rows.detach().sum()
+
+        optimizer.step(closure)
+        self.assertNotEqual(weight.detach(), before)
 
     def test_device_is_given_with_its_index(self, device: str) -> None:
         self.assertEqual(device, "neuron:0")

@@ -149,12 +149,19 @@ def test_records_survive_json_and_make_a_page() -> None:
     assert again == record
     result = op_docs.summary("ops", [again], 1.0)
     assert (result["passed"], result["failed"], result["percent"]) == (1, 1, 50.0)
-    page = op_docs.into_page("<!-- ops -->\nold\n<!-- end -->\n", "ops", op_docs.render("ops", result))
+    page = op_docs.into_page(
+        "<!-- ops -->\nold\n<!-- end -->\n", "ops", op_docs.render("ops", result)
+    )
     assert "old" not in page and page.endswith("<!-- end -->\n")
     assert "| `sin` | 1 | float32 |" in page and "**50.0 %**" in page
 
 
-@pytest.mark.parametrize("suite", SUITES)
+def test_the_page_has_a_place_for_every_suite() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "coverage.md").read_text()
+    assert re.findall(r"<!-- (\w+) -->", page)[::2] == list(SUITES)
+
+
+@pytest.mark.parametrize("suite", ["ops", "modules", "optimizers"])
 def test_the_page_is_a_page_of_the_benchmark(suite: str) -> None:
     page = (Path(__file__).parents[2] / "docs" / "coverage.md").read_text()
     empty = op_docs.render(suite, op_docs.summary(suite, [], 0.0))

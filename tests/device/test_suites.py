@@ -41,9 +41,9 @@ def test_a_module_that_differs_is_found(monkeypatch: pytest.MonkeyPatch) -> None
     sample = module_checks.samples(info, torch.float32, True)[0]
     forward = torch.nn.Linear.forward
 
-    def other(self: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
-        y = forward(self, x)
-        return torch.nextafter(y, y + 1) if y.is_neuron else y
+    def other(self: torch.nn.Linear, input: torch.Tensor) -> torch.Tensor:
+        y = forward(self, input)
+        return y * 1.0001 if y.is_neuron else y
 
     monkeypatch.setattr(torch.nn.Linear, "forward", other)
     outcome = module_checks.check(info, "forward", sample, torch.float32, True)

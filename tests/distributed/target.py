@@ -18,6 +18,12 @@ DEVICES = [
     pytest.param("neuron", marks=pytest.mark.skipif(not HAS_DEVICE, reason="no torch.neuron")),
 ]
 
+IN_RANKS = [
+    pytest.mark.neuron(backend=BACKEND),
+    pytest.mark.filterwarnings("ignore:fidelity"),  # what Trainium would refuse is not the matter here
+]
+"""Marks of tests that run in ranks; the number of ranks is each test's own."""
+
 neuron_only = pytest.mark.skipif(BACKEND != "neuron", reason=f"{BACKEND} cannot do this")
 
 

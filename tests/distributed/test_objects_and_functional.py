@@ -5,9 +5,9 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 
-from tests.distributed.target import BACKEND, DEVICES
+from tests.distributed.target import DEVICES, IN_RANKS
 
-pytestmark = [pytest.mark.neuron(backend=BACKEND), pytest.mark.parametrize("device", DEVICES)]
+pytestmark = [*IN_RANKS, pytest.mark.parametrize("device", DEVICES)]
 
 
 @pytest.mark.parametrize("world_size", [2, 4])

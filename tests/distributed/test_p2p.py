@@ -5,9 +5,9 @@ import torch
 import torch.distributed as dist
 
 from tests.distributed.inputs import ALL_DTYPES, place, same_bits, values
-from tests.distributed.target import BACKEND, DEVICES, neuron_only
+from tests.distributed.target import DEVICES, IN_RANKS, neuron_only
 
-pytestmark = [pytest.mark.neuron(backend=BACKEND), pytest.mark.parametrize("device", DEVICES)]
+pytestmark = [*IN_RANKS, pytest.mark.parametrize("device", DEVICES)]
 
 
 def filled(value, device, size=5):

@@ -10,9 +10,9 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.distributed.target import BACKEND, DEVICES, neuron_only
+from tests.distributed.target import DEVICES, IN_RANKS, neuron_only
 
-pytestmark = [pytest.mark.neuron(backend=BACKEND), pytest.mark.parametrize("device", DEVICES)]
+pytestmark = [*IN_RANKS, pytest.mark.parametrize("device", DEVICES)]
 
 STEPS, BATCH, WIDTH = 5, 8, 16
 

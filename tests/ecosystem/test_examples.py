@@ -65,7 +65,6 @@ def test_trainer(ranks):
     ("ranks", "kind", "device", "launcher"),
     [
         (1, "NO", "neuron", TORCHRUN),
-        (2, "MULTI_NEURON", "neuron:0", TORCHRUN),
         (2, "MULTI_NEURON", "neuron:0", ACCELERATE),
     ],
 )

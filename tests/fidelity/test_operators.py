@@ -66,12 +66,12 @@ def test_strict_raises_what_is_refused_each_time_and_narrowing_warns():
     source = """\
         import torch
         from neuron_dist.fidelity import FidelityError
-        x = torch.ones(1, 1, 4, 4, dtype=torch.float64, device="neuron")
+        x = torch.ones(1, 2, 4, 4, dtype=torch.float64, device="neuron")
         x @ x
         for _ in range(2):
             for refused in (
                 lambda: torch.nn.functional.scaled_dot_product_attention(x, x, x),
-                lambda: x.contiguous(memory_format=torch.channels_last),
+                lambda: torch.empty_like(x, memory_format=torch.channels_last),
             ):
                 try:
                     refused()
@@ -108,7 +108,6 @@ def test_what_the_core_sees():
         torch.lcm(big, big)
     finally:
         _C._watch_operators(None)
-    assert ("aten::special_i0e.out" in str(seen)) or ("special_i0e" in str(seen))
     assert sum("i0e" in operator for operator, _, _ in seen) == 1
     assert ("aten::lcm", "int64", 4) in seen
 

@@ -42,8 +42,9 @@ def _launch(folder, args, stdin, interrupt):
     pid = os.fork()
     if pid == 0:
         os.setsid()
-        for descriptor, name, flags in ((0, "stdin", os.O_RDONLY), (1, "out", os.O_WRONLY), (2, "err", os.O_WRONLY)):
-            os.dup2(os.open(place / name, flags | os.O_CREAT, 0o600), descriptor)
+        write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        for descriptor, name, flags in ((0, "stdin", os.O_RDONLY), (1, "out", write), (2, "err", write)):
+            os.dup2(os.open(place / name, flags, 0o600), descriptor)
         _main(list(args))
     if interrupt is not None:
         while not (place / "ready").exists():

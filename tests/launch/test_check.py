@@ -5,7 +5,7 @@ import pytest
 from tests.launch.run import call, refused
 from tests.titan.torchrun import needs_neuron
 
-pytestmark = needs_neuron
+pytestmark = [needs_neuron, pytest.mark.timeout(600)]  # TorchTitan may have to be imported first
 DEBUG = "check llama3_debug --set model.n_layers=2 training.seq_len=64"
 
 

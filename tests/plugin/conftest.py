@@ -20,4 +20,4 @@ def inner(pytester, monkeypatch):
 
 @pytest.fixture
 def run(inner):
-    return lambda *args: inner.runpytest_subprocess("-p", "pytest_neuron_dist", *args, timeout=290)
+    return lambda *args: inner.runpytest_subprocess("-p", "pytest_neuron_dist", *args, timeout=590)

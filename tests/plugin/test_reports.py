@@ -139,7 +139,7 @@ def test_hang(rank):
 """
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_reports(inner, run):
     inner.makepyfile(test_it=TESTS)
     result = run("--durations=3", "--junitxml=it.xml", "-rA", "-o", "enable_assertion_pass_hook=true")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.plugin.conftest import ROOT
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 MARKED = """
 import pytest
@@ -65,7 +65,7 @@ def test_debugger(inner):
             dist.barrier()
         """
     )
-    child = inner.spawn_pytest("-p pytest_neuron_dist --pdb", expect_timeout=290)
+    child = inner.spawn_pytest("-p pytest_neuron_dist --pdb", expect_timeout=590)
     child.expect("rank 1 of 2")
     child.expect(r"\(Pdb\)")
     child.sendintr()

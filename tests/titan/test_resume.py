@@ -61,13 +61,13 @@ def test_a_killed_run_goes_on_with_other_degrees(tmp_path: Path) -> None:
 
     (tmp_path / "dying.py").write_text(DYING)
     run = ("run", "-n", "4", "dying.py", "--recipe", "llama3_parity", "--set")
-    killed = launched(tmp_path, *run, *settings("out", 4, 1), timeout=280)
+    killed = launched(tmp_path, *run, *settings("killed", 4, 1), timeout=280)
     assert killed.code == 1
     assert re.search(r"rank 2 \(pid \d+\) failed first: ended by SIGKILL", killed.err)
-    assert [p.name for p in (tmp_path / "out" / "checkpoint").iterdir()] == [f"step-{INTERVAL}"]
+    assert [p.name for p in (tmp_path / "killed" / "checkpoint").iterdir()] == [f"step-{INTERVAL}"]
     assert sorted(losses(killed)) == list(range(1, KILLED + 1))
 
-    resumed = launched(tmp_path, *train, *settings("out", 2, 2), timeout=280)
+    resumed = launched(tmp_path, *train, *settings("killed", 2, 2), timeout=280)
     assert resumed.code == 0, resumed.err
     found = losses(resumed)
     assert sorted(found) == list(range(INTERVAL + 1, STEPS + 1))

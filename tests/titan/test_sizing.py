@@ -31,16 +31,16 @@ CASES = {
 
 
 @needs_neuron
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", CASES)
 def test_needs_are_those_of_a_run(case: str, tmp_path: Path) -> None:
     recipe, ranks, settings = CASES[case]
     settings = [*SMALL, *settings]
     (needs,) = run_ranks(
-        1, sizing_ranks.size, recipe, settings, ranks, backend=None, preload=PRELOAD, timeout=120
+        1, sizing_ranks.size, recipe, settings, ranks, backend=None, preload=PRELOAD, timeout=250
     )
     real = run_ranks(
-        ranks, sizing_ranks.run, recipe, settings, str(tmp_path), backend=None, preload=PRELOAD, timeout=120
+        ranks, sizing_ranks.run, recipe, settings, str(tmp_path), backend=None, preload=PRELOAD, timeout=250
     )  # fmt: skip
     for rank, found in enumerate(real):
         need = next(n for n in needs if rank in n.ranks)
@@ -64,6 +64,13 @@ def test_live_bytes_count_storages_once_and_forget_them() -> None:
         c.untyped_storage().resize_(4000)
         del c
         assert (live.live, live.peak) == (0, 2 * allocated_bytes(4000))
+
+
+def test_a_pause_makes_storages_that_never_count() -> None:
+    with FakeTensorMode(), LiveBytes("cpu") as live:
+        with live.paused():
+            a = torch.empty(1000)
+        assert (a.numel(), live.live, live.peak) == (1000, 0, 0)
 
 
 @needs_neuron

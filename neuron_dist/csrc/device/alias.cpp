@@ -95,8 +95,22 @@ Tensor over(const Tensor& t, const Target& target) {
 
 } // namespace
 
+Tensor spare_alias_of(const Tensor& tensor) {
+  return is_plain(tensor) ? Tensor(take_spare_alias(*tensor.unsafeGetTensorImpl())) : Tensor();
+}
+
 Tensor cpu_alias_of(const Tensor& tensor) {
   return over(tensor, ToCpu{});
+}
+
+void keep_alias(const Tensor& tensor, Tensor alias) {
+  if (C10_LIKELY(is_plain(tensor))) {
+    keep_spare_alias(*tensor.unsafeGetTensorImpl(), alias.unsafeReleaseIntrusivePtr());
+  }
+}
+
+bool is_fresh(const Tensor& cpu) {
+  return is_plain(cpu) && !borrows(*cpu.unsafeGetTensorImpl());
 }
 
 Tensor adopt_tensor(const Tensor& cpu, c10::Device device) {

@@ -13,6 +13,7 @@
 #include "device/redispatch.h"
 #include "device/runtime.h"
 #include "device/watch.h"
+#include "python_call.h"
 
 namespace neuron {
 namespace {
@@ -83,7 +84,7 @@ void bind_device(py::module_& m) {
     // Leaked: it may be asked while the interpreter shuts down.
     auto* held = new py::function(std::move(provider));
     set_cluster_provider([held] {
-      py::gil_scoped_acquire gil;
+      PythonCall python;
       try {
         return cluster_info((*held)());
       } catch (py::error_already_set& error) {

@@ -2,6 +2,7 @@
 #include <atomic>
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
@@ -66,6 +67,7 @@ void watch_format(at::MemoryFormat format, const Tensor& tensor) {
 Tensor uninitialized(Tensor tensor) {
   const auto& context = at::globalContext();
   if (C10_UNLIKELY(context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory())) {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
     Tensor alias = cpu_alias_of(tensor); // no operator of the program's
     at::native::fill_empty_deterministic_(alias);
   }

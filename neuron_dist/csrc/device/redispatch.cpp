@@ -89,6 +89,9 @@ class Call {
     if (!plan_.free) {
       charge();
     }
+    for (auto& s : substitutes_) {
+      keep_alias(s.original, std::move(s.alias));
+    }
   }
 
  private:
@@ -108,35 +111,11 @@ class Call {
         }
       }
     } else if (value.isTensorList()) {
-      const auto list = std::move(value).toTensorList();
-      c10::List<Tensor> aliases;
-      aliases.reserve(list.size());
-      for (Tensor t : list) {
-        if (t.defined() && on_neuron(t)) {
-          aliases.push_back(stand_in(i, std::move(t)));
-        } else {
-          if (t.defined()) {
-            note_foreign(i, t);
-          }
-          aliases.push_back(std::move(t));
-        }
-      }
-      value = std::move(aliases);
+      value = each_in(std::move(value).toTensorList(), [&](Tensor t) { return in_list(i, std::move(t)); });
     } else if (value.isOptionalTensorList()) {
-      const auto list = std::move(value).toOptionalTensorList();
-      c10::List<std::optional<Tensor>> aliases;
-      aliases.reserve(list.size());
-      for (std::optional<Tensor> t : list) {
-        if (t.has_value() && t->defined()) {
-          if (on_neuron(*t)) {
-            t = stand_in(i, std::move(*t));
-          } else {
-            note_foreign(i, *t);
-          }
-        }
-        aliases.push_back(std::move(t));
-      }
-      value = std::move(aliases);
+      value = each_in(std::move(value).toOptionalTensorList(), [&](std::optional<Tensor> t) {
+        return t.has_value() ? in_list(i, std::move(*t)) : t;
+      });
     } else if (value.isDevice()) {
       const c10::Device asked = value.toDevice();
       if (asked.type() == kNeuron) {
@@ -148,6 +127,28 @@ class Call {
     }
   }
 
+  // The list with `change` applied to each element; in place where nobody else has the list.
+  template <typename T, typename Change>
+  static c10::List<T> each_in(c10::List<T> list, Change change) {
+    if (list.use_count() > 1) {
+      list = list.copy();
+    }
+    for (size_t n = 0; n < list.size(); ++n) {
+      list.set(n, change(list.extract(n)));
+    }
+    return list;
+  }
+
+  Tensor in_list(size_t i, Tensor t) {
+    if (t.defined()) {
+      if (on_neuron(t)) {
+        return stand_in(i, std::move(t));
+      }
+      note_foreign(i, t);
+    }
+    return t;
+  }
+
   Tensor stand_in(size_t i, Tensor original) {
     const bool mutated = plan_.mutated[i];
     if (device_.index() < 0) {
@@ -156,13 +157,16 @@ class Call {
       other_ = original.device();
       mixed_ = true;
     }
-    for (auto& s : substitutes_) {
-      if (s.original.is_same(original)) { // x.add_(x): the kernel shall see one tensor, too
-        s.mutated |= mutated;
-        return s.alias;
+    Tensor alias = spare_alias_of(original);
+    if (!alias.defined()) {
+      for (auto& s : substitutes_) {
+        if (s.original.is_same(original)) { // x.add_(x): the kernel shall see one tensor, too
+          s.mutated |= mutated;
+          return s.alias;
+        }
       }
+      alias = cpu_alias_of(original);
     }
-    Tensor alias = cpu_alias_of(original);
     if (C10_UNLIKELY(plan_.asks_for_grad) && original.requires_grad()) {
       auto meta = c10::impl::GetAutogradMetaFactory()->make();
       meta->set_requires_grad(true, alias.unsafeGetTensorImpl());
@@ -415,18 +419,17 @@ class Call {
           value = to_device(t, plan_.result_of[r]);
         }
       } else if (value.isTensorList()) {
-        const auto list = std::move(value).toTensorList();
-        c10::List<Tensor> originals;
-        originals.reserve(list.size());
-        for (Tensor t : list) {
-          originals.push_back(t.defined() ? to_device(t, -1) : t);
-        }
-        value = std::move(originals);
+        value = each_in(std::move(value).toTensorList(), [&](const Tensor& t) {
+          return t.defined() ? to_device(t, -1) : t;
+        });
       }
     }
   }
 
   Tensor to_device(const Tensor& t, int mutated_argument) {
+    if (mutated_argument < 0 && !leaves_ && is_fresh(t)) {
+      return adopt_tensor(t, device_);
+    }
     for (const auto& s : substitutes_) {
       if ((mutated_argument >= 0 && s.argument == static_cast<size_t>(mutated_argument)) ||
           s.alias.is_same(t)) {

@@ -43,25 +43,28 @@ c10::intrusive_ptr<StorageImpl> make_twin(StorageImpl& owner) {
       redirecting_allocator(), /*resizable=*/true);
 }
 
-c10::intrusive_ptr<StorageImpl> twin_for(StorageImpl* storage) {
-  auto* neuron = as_neuron(storage);
-  if (C10_UNLIKELY(neuron == nullptr)) {
-    return make_twin(*storage); // made without our factory: the twin lives for one call
-  }
-  StorageImpl* twin = neuron->twin.load(std::memory_order_acquire);
+StorageImpl* twin_of_storage(NeuronStorage& storage) {
+  StorageImpl* twin = storage.twin.load(std::memory_order_acquire);
   if (C10_UNLIKELY(twin == nullptr)) {
-    auto made = make_twin(*neuron);
-    if (neuron->twin.compare_exchange_strong(twin, made.get(), std::memory_order_acq_rel)) {
+    auto made = make_twin(storage);
+    if (storage.twin.compare_exchange_strong(twin, made.get(), std::memory_order_acq_rel)) {
       twin = made.release();
     }
   } else if (C10_UNLIKELY(
-                 twin->data() != neuron->data() || twin->nbytes() != neuron->nbytes() ||
-                 neuron->has_materializer())) {
+                 twin->data() != storage.data() || twin->nbytes() != storage.nbytes() ||
+                 storage.has_materializer())) {
     // The storage was resized, swapped or set since.
-    twin->set_data_ptr_noswap(borrowed(*neuron));
-    twin->set_nbytes(neuron->nbytes());
+    twin->set_data_ptr_noswap(borrowed(storage));
+    twin->set_nbytes(storage.nbytes());
   }
-  return c10::intrusive_ptr<StorageImpl>::reclaim_copy(twin);
+  return twin;
+}
+
+c10::intrusive_ptr<StorageImpl> twin_for(StorageImpl* storage) {
+  if (auto* neuron = as_neuron(storage)) {
+    return c10::intrusive_ptr<StorageImpl>::reclaim_copy(twin_of_storage(*neuron));
+  }
+  return make_twin(*storage); // made without our factory: the twin lives for one call
 }
 
 // Moves memory that a kernel put into a CPU storage to `owner`, and leaves a borrower behind.
@@ -83,6 +86,7 @@ void take_memory(StorageImpl& owner, StorageImpl& cpu) {
 } // namespace
 
 void NeuronStorage::drop_twin() {
+  c10::intrusive_ptr<TensorImpl>::reclaim(spare.exchange(nullptr, std::memory_order_acq_rel));
   StorageImpl* raw = twin.exchange(nullptr, std::memory_order_acq_rel);
   if (raw == nullptr) {
     return;
@@ -129,6 +133,40 @@ c10::intrusive_ptr<TensorImpl> make_tensor_impl(
       c10::Storage(std::move(storage)), DispatchKeySet(DispatchKey::PrivateUse1), dtype);
 }
 
+c10::intrusive_ptr<TensorImpl> take_spare_alias(const TensorImpl& tensor) {
+  auto* storage = as_neuron(tensor.unsafe_storage().unsafeGetStorageImpl());
+  if (storage == nullptr || storage->spare.load(std::memory_order_relaxed) == nullptr) {
+    return nullptr;
+  }
+  auto spare = c10::intrusive_ptr<TensorImpl>::reclaim(
+      storage->spare.exchange(nullptr, std::memory_order_acq_rel));
+  // A kernel may have kept it, or have left more on it than memory and sizes.
+  if (spare == nullptr || !spare.is_uniquely_owned() || spare->autograd_meta() != nullptr ||
+      spare->unsafe_storage().unsafeGetStorageImpl() != twin_of_storage(*storage) ||
+      spare->dtype() != tensor.dtype() ||
+      spare->is_wrapped_number() != tensor.is_wrapped_number() ||
+      ((spare->key_set() ^ tensor.key_set()) & kSharedBits) != DispatchKeySet()) {
+    return nullptr;
+  }
+  if (spare->sizes() != tensor.sizes() || spare->strides() != tensor.strides() ||
+      spare->storage_offset() != tensor.storage_offset()) {
+    spare->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  }
+  return spare;
+}
+
+void keep_spare_alias(const TensorImpl& tensor, c10::intrusive_ptr<TensorImpl> alias) {
+  auto* storage = as_neuron(tensor.unsafe_storage().unsafeGetStorageImpl());
+  if (storage != nullptr && storage->spare.load(std::memory_order_relaxed) == nullptr) {
+    c10::intrusive_ptr<TensorImpl>::reclaim(
+        storage->spare.exchange(alias.release(), std::memory_order_acq_rel));
+  }
+}
+
+bool borrows(const TensorImpl& cpu) {
+  return owner_of(*cpu.unsafe_storage().unsafeGetStorageImpl()) != nullptr;
+}
+
 c10::intrusive_ptr<TensorImpl> cpu_alias(const TensorImpl& tensor) {
   DispatchKeySet keys(DispatchKey::CPU);
   keys = keys | (tensor.key_set() & kSharedBits);
@@ -160,6 +198,11 @@ c10::intrusive_ptr<TensorImpl> adopt(const TensorImpl& cpu, c10::Device device) 
       fresh->twin.store(
           c10::intrusive_ptr<StorageImpl>::reclaim_copy(storage).release(),
           std::memory_order_release);
+      if (typeid(cpu) == typeid(TensorImpl)) {
+        auto* spare = const_cast<TensorImpl*>(&cpu); // once the kernel's caller has let go of it
+        fresh->spare.store(
+            c10::intrusive_ptr<TensorImpl>::reclaim_copy(spare).release(), std::memory_order_release);
+      }
     }
     owner = c10::Storage(std::move(fresh));
   }

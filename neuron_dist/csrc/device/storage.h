@@ -11,15 +11,16 @@
 
 namespace neuron {
 
-// A storage on the device. Keeps a CPU storage over the same memory, its twin, so that redispatching an
-// operator need not make one each time.
+// A storage on the device. Keeps a CPU storage over the same memory, its twin, and a CPU tensor of it, so that
+// redispatching an operator need not make them each time.
 struct NeuronStorage final : c10::StorageImpl {
   using c10::StorageImpl::StorageImpl;
   ~NeuronStorage() override;
   void release_resources() override;
 
-  // Owned. Atomic, since two threads may read one tensor for the first time at once.
+  // Both owned. Atomic, since two threads may read one tensor at once.
   std::atomic<c10::StorageImpl*> twin{nullptr};
+  std::atomic<c10::TensorImpl*> spare{nullptr}; // who uses it has taken it out
 
  private:
   void drop_twin();
@@ -32,8 +33,16 @@ c10::intrusive_ptr<c10::StorageImpl> make_storage(
     c10::Allocator* allocator,
     bool resizable);
 
-// A CPU tensor over the memory of `tensor`: same sizes, strides, offset, conj and neg bits.
+// A CPU tensor over the memory of `tensor`: same sizes, strides, offset, conj and neg bits. The spare one of its
+// storage, which nobody else has then, or nullptr; and a new one.
+c10::intrusive_ptr<c10::TensorImpl> take_spare_alias(const c10::TensorImpl& tensor);
 c10::intrusive_ptr<c10::TensorImpl> cpu_alias(const c10::TensorImpl& tensor);
+
+// Leaves `alias` with the storage of `tensor` as its spare one.
+void keep_spare_alias(const c10::TensorImpl& tensor, c10::intrusive_ptr<c10::TensorImpl> alias);
+
+// Whether `cpu` lies in the memory of a storage on the device.
+bool borrows(const c10::TensorImpl& cpu);
 
 // The neuron tensor for what a CPU kernel returned: a view of the storage that it aliases, or the owner of
 // memory that came from the heap (moved, not copied), or a copy of memory from elsewhere.

@@ -1,6 +1,5 @@
 #include "device/watch.h"
 
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -40,11 +39,13 @@ bool beyond_32_bits(const at::Tensor& cpu) {
     return false; // a view; what was computed was dense
   }
   const auto* values = cpu.const_data_ptr<int64_t>();
-  bool beyond = false;
-  for (int64_t i = 0; i < cpu.numel(); ++i) {
-    beyond |= values[i] != static_cast<int32_t>(values[i]);
+  // Shifted by 2^31, values of int32 are those without upper bits: an addition and an OR each, which vectorize.
+  uint64_t bits = 0;
+  const int64_t count = cpu.numel();
+  for (int64_t i = 0; i < count; ++i) {
+    bits |= static_cast<uint64_t>(values[i]) + (uint64_t{1} << 31);
   }
-  return beyond;
+  return bits >> 32 != 0;
 }
 
 } // namespace neuron

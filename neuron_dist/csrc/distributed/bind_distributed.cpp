@@ -6,6 +6,7 @@
 
 #include "bindings.h"
 #include "distributed/process_group.h"
+#include "python_call.h"
 #include "simulation/clock.h"
 #include "simulation/activities.h"
 #include "simulation/hook.h"
@@ -34,7 +35,7 @@ void start_services(Peers& peers, Engine& engine, const py::object& stack_provid
     if (!Py_IsInitialized()) {
       return "";
     }
-    py::gil_scoped_acquire gil;
+    PythonCall python;
     try {
       return (*provider)().cast<std::string>();
     } catch (const py::error_already_set& e) {
@@ -92,7 +93,7 @@ void bind_distributed(py::module_& m) {
           [](ProcessGroupNeuron& self, py::function pricer) {
             const auto held = hold(std::move(pricer));
             self.set_pricer([held](Op op, int64_t bytes, int root) {
-              py::gil_scoped_acquire gil;
+              PythonCall python;
               const auto [ns, algorithm] =
                   (*held)(op_name(op), size_class(bytes), bytes, root).cast<std::tuple<int64_t, std::string>>();
               ProcessGroupNeuron::Price price;
@@ -110,7 +111,7 @@ void bind_distributed(py::module_& m) {
           [](ProcessGroupNeuron& self, py::function watcher) {
             const auto held = hold(std::move(watcher));
             self.set_watcher([held](const char* op, const OpInfo& info, uint32_t flags) {
-              py::gil_scoped_acquire gil;
+              PythonCall python;
               const bool tensors = info.group != nullptr && info.op != Op::kBarrier;
               return (*held)(
                          op, reduction_name(info.reduction), tensors ? dtype_name(info.dtype) : "", info.numel, flags)
@@ -127,7 +128,7 @@ void bind_distributed(py::module_& m) {
           [](ProcessGroupNeuron& self, py::function planner) {
             const auto held = hold(std::move(planner));
             self.set_planner([held](Op op, int64_t bytes, int root) {
-              py::gil_scoped_acquire gil;
+              PythonCall python;
               const auto table = py::cast<py::array_t<int16_t, py::array::c_style | py::array::forcecast>>(
                   (*held)(op_name(op), bytes, root));
               TORCH_CHECK_VALUE(table.ndim() == 2, "a planner returns an array of [programs, length]");

@@ -83,7 +83,8 @@ class _Maker:
         if isinstance(what, list):
             return torch.randn(self._shape(what), generator=self.random)
         if "tokens" in what:
-            return torch.randint(3, 100, self._shape(what["tokens"]), generator=self.random)
+            words = min(self.symbols["words"], CHOSEN_TOKEN - 1)
+            return torch.randint(3, words, self._shape(what["tokens"]), generator=self.random)
         if "fill" in what:
             return torch.full(self._shape(what["of"]), what["fill"])
         if "grid" in what:

@@ -8,9 +8,7 @@ import torch
 
 from neuron_dist.testing.architectures.check import OUTCOMES, Row
 
-__all__ = ["HEADING", "render", "replaced", "summary"]
-
-HEADING = "## Architectures of transformers"
+__all__ = ["render", "summary"]
 
 
 def summary(rows: list[Row]) -> str:
@@ -34,13 +32,13 @@ def _why(row: Row) -> str:
     return (row.why or parts).replace("|", "/").replace("<", "&lt;")
 
 
-def render(rows: list[Row]) -> str:
-    """The section, from its heading on."""
+def render(rows: list[Row], total: int) -> str:
+    """The section, from its heading on; ``total`` is how many types transformers has."""
     import transformers
 
     modalities = Counter(_fed(row) for row in rows if row.outcome in ("equal", "close"))
     fed = "\n".join(f"| {name} | {count} |" for name, count in modalities.most_common())
-    return f"""{HEADING}
+    return f"""## Architectures of transformers
 
 Each model type of transformers' `AutoModel`, tiny and with random weights: forward, backward and an SGD step on
 `neuron` against the CPU. Outputs, gradients and new weights are compared bit for bit. This section is written by
@@ -49,7 +47,7 @@ Each model type of transformers' `AutoModel`, tiny and with random weights: forw
 
 `not run` says nothing about the device: the CPU itself did not run the model on a configuration and inputs made here.
 
-transformers {transformers.__version__}, torch {torch.__version__}: {len(rows)} types.
+transformers {transformers.__version__}, torch {torch.__version__}: {len(rows)} of {total} types have been run.
 
 {summary(rows)}
 
@@ -72,8 +70,3 @@ def _fed(row: Row) -> str:
         "past_values": "time series",
     }
     return " and ".join(dict.fromkeys(words[n] for n in row.inputs if n in words)) or "other"
-
-
-def replaced(page: str, section: str) -> str:
-    """``page`` with ``section`` at its end, instead of an earlier one."""
-    return page.split(HEADING)[0].rstrip() + "\n\n" + section

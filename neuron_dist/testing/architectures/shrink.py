@@ -40,8 +40,6 @@ def _shrunk(config: dict[str, Any], recipe: dict[str, Any]) -> dict[str, Any]:
     most = recipe.get("most", {})
     new: dict[str, Any] = {}
     for name, value in config.items():
-        if name in DATA["derived"]:
-            continue
         if isinstance(value, dict):
             new[name] = _nested(name, value, recipe)
         elif name in DATA["set"]:
@@ -114,6 +112,7 @@ def _per_layer(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         new["num_hidden_layers"] = len(new["layer_types"])
     if layers and new.get("num_hidden_layers") != layers:
         for name, value in old.items():
-            if name != "layer_types" and isinstance(value, list) and len(value) == layers:
+            one_each = isinstance(value, list) and len(value) == layers
+            if name != "layer_types" and (one_each or name in DATA["derived"]):
                 new[name] = None
     return {name: value for name, value in new.items() if value is not None or old[name] is None}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ class LiveBytes(TorchDispatchMode):
         """The most bytes since :meth:`reset_peak`."""
         self._sizes: dict[int, int] = {}
         self._resize: Callable[..., Any] = torch.UntypedStorage.resize_
+        self._paused = False
 
     def __enter__(self) -> LiveBytes:
         resize = self._resize
@@ -57,6 +59,15 @@ class LiveBytes(TorchDispatchMode):
         super().__exit__(*error)
         torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Storages that are made in this context never count."""
+        before, self._paused = self._paused, True
+        try:
+            yield
+        finally:
+            self._paused = before
+
     def reset_peak(self) -> None:
         self.peak = self.live
 
@@ -66,7 +77,7 @@ class LiveBytes(TorchDispatchMode):
         if any(issubclass(t, DTensor | AsyncCollectiveTensor) for t in types):
             return NotImplemented  # it comes back as operators on what these hold
         result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
+        for leaf in () if self._paused else tree_leaves(result):
             if isinstance(leaf, torch.Tensor) and leaf.device.type == self.device_type:
                 self._see(leaf.untyped_storage())
         return result

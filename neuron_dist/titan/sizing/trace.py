@@ -126,7 +126,13 @@ class Tracer:
         model = self._model(stage)
         live = LiveBytes(device)
         kernel = _fused_attention() if self.attention == "fused" else contextlib.nullcontext()
-        with FakeTensorMode(allow_non_fake_inputs=True), _balanced_experts(), kernel, live:
+        with (
+            FakeTensorMode(allow_non_fake_inputs=True),
+            _balanced_experts(),
+            kernel,
+            live,
+            _whole_shapes_uncounted(live),
+        ):
             where = "cpu" if self.config.training.enable_cpu_offload else device
             model.to_empty(device=where)
             with torch.no_grad(), _uninitialized():
@@ -301,7 +307,7 @@ class _Probe:
             layers[-1].register_forward_pre_hook(self._last_input)
 
     def _between(self, *_: Any) -> None:
-        self._at.append((self.live.live, sum(self._gathered().values())))
+        self._at.append((self.live.live, sum(self._gathered().values()) + self._in_flight()))
 
     def _last_input(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if args[0].requires_grad:
@@ -312,7 +318,7 @@ class _Probe:
         self.live.reset_peak()
 
     def forward_is_over(self) -> None:
-        self.after_forward = self.live.live
+        self.after_forward = self.live.live - self._in_flight()
         self.unsharded = self._gathered()
         for (before, held), (after, kept) in zip(self._at, self._at[1:], strict=False):
             self.layer_activations.append(max(0, (after - kept) - (before - held)))
@@ -322,16 +328,35 @@ class _Probe:
 
     def _gathered(self) -> dict[Any, int]:
         """FSDP2's parameter -> bytes of it that are gathered now."""
-        found = {}
+        return {
+            parameter: sum(map(_storage_bytes, parameter.all_gather_outputs))
+            for group in self._groups()
+            for parameter in group.fsdp_params
+        }
+
+    def _in_flight(self) -> int:
+        """Bytes that all-gathers have brought and FSDP2 has not yet copied out, of layers that it fetches ahead too."""
+        results = [
+            result
+            for group in self._groups()
+            for result in (
+                group._all_gather_result,
+                getattr(group.comm_ctx.all_gather_state, "all_gather_result", None),
+            )
+            if result is not None
+        ]
+        outputs = {id(r.all_gather_output): r.all_gather_output for r in results}
+        return sum(map(_storage_bytes, outputs.values()))
+
+    def _groups(self) -> Iterator[Any]:
+        """FSDP2's groups of parameters."""
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
-                for group in module._get_fsdp_state()._fsdp_param_groups:
-                    for parameter in group.fsdp_params:
-                        found[parameter] = sum(
-                            allocated_bytes(t.untyped_storage().nbytes())
-                            for t in parameter.all_gather_outputs
-                        )
-        return found
+                yield from module._get_fsdp_state()._fsdp_param_groups
+
+
+def _storage_bytes(tensor: torch.Tensor) -> int:
+    return allocated_bytes(tensor.untyped_storage().nbytes())
 
 
 @contextlib.contextmanager
@@ -367,6 +392,21 @@ def _balanced_experts() -> Iterator[None]:
         mock.patch.object(AllToAllTokenDispatcher, "_local_reorder", local_reorder),
         mock.patch.object(AllToAllTokenDispatcher, "_sync_token_count_exchange", splits),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def _whole_shapes_uncounted(live: LiveBytes) -> Iterator[None]:
+    """DTensor asks each operator for the shape of the whole result by calling it on fake tensors of all ranks' size."""
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    ask = ShardingPropagator._propagate_tensor_meta_non_cached
+
+    def uncounted(self: Any, schema: Any) -> Any:
+        with live.paused():
+            return ask(self, schema)
+
+    with mock.patch.object(ShardingPropagator, "_propagate_tensor_meta_non_cached", uncounted):
         yield
 
 
