@@ -263,9 +263,10 @@ def compare(case: Case, outcomes: Mapping[str, Outcome]) -> Verdict:
         abs(gloo.losses[step] - neuron.losses[step]) / abs(gloo.losses[step])
         for step in gloo.losses
     )
-    return Verdict(
-        worst <= 2 * 10**-case.agree_to, "equal" if worst == 0 else f"differs by {worst:.1e}"
-    )
+    if worst == 0:
+        return Verdict(True, "equal")
+    ok = worst <= 2 * 10**-case.agree_to
+    return Verdict(ok, f"{'within' if ok else 'differs by'} {worst:.1e}")
 
 
 def _last_line(text: str) -> str:

@@ -75,7 +75,7 @@ def _counts(cases: Sequence[Case], results: _Results, verdicts: Mapping[str, Ver
     return (
         f"{len(cases)} cases: {agree} of {len(both)} that Gloo can run agree ({bits} to the last bit), "
         f"{sum(verdicts[c.name].ok for c in alone)} of {len(alone)} that need an accelerator run, "
-        f"{sum(verdicts[c.name].ok for c in refused)} of {len(refused)} that need CUDA are refused"
+        f"{sum(verdicts[c.name].ok for c in refused)} of {len(refused)} that cannot run here are refused"
     )
 
 
