@@ -23,7 +23,6 @@ from pathlib import Path
 import click
 
 ROOT = Path(__file__).parents[1]
-PLUGIN = "pytest_neuron_dist"
 TESTS = """
 import pytest
 import torch
@@ -65,7 +64,7 @@ def in_ranks(ranks: int, tests: int) -> tuple[list[float], float]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "test_it.py").write_text(TESTS.format(ranks=ranks, tests=tests))
-        pytest_run(folder, "-p", PLUGIN, "--junitxml=it.xml")
+        pytest_run(folder, "--junitxml=it.xml")
         cases = ElementTree.parse(folder / "it.xml").iter("testcase")
         return [float(case.get("time", "nan")) for case in cases], processor_seconds() - before
 
@@ -78,7 +77,7 @@ def start_up(repeats: int) -> tuple[list[float], list[float]]:
         (folder / "test_it.py").write_text("def test_it(): pass\n")
         for _ in range(repeats):
             without.append(pytest_run(folder, "-p", "no:neuron_dist"))
-            with_plugin.append(pytest_run(folder, "-p", PLUGIN))
+            with_plugin.append(pytest_run(folder))
     return without, with_plugin
 
 

@@ -1,5 +1,4 @@
-"""The packages import in one direction: launch -> neuron_dist -> collectives, and configs is data; the pytest plugin
-stands beside launch."""
+"""The packages import in one direction: launch -> neuron_dist -> collectives, and configs is data."""
 
 import ast
 import sys
@@ -13,7 +12,6 @@ MAY_IMPORT = {
     "collectives": {"numpy", "yaml"},
     "neuron_dist": {"collectives", "configs"},
     "launch": {"neuron_dist", "collectives", "configs"},
-    "pytest_neuron_dist": {"neuron_dist", "collectives"},
 }
 """Our own packages that a package may import; for the torch-free ones, everything beside the standard library."""
 TORCH_FREE = {"configs", "collectives"}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import pytest_neuron_dist.item  # noqa: F401  # pytester unloads what its runs in this process import, torch cannot be
+import launch.pytest_plugin.item  # noqa: F401  # pytester unloads what its runs in this process import, torch cannot be
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,4 +20,4 @@ def inner(pytester, monkeypatch):
 
 @pytest.fixture
 def run(inner):
-    return lambda *args: inner.runpytest_subprocess("-p", "pytest_neuron_dist", *args, timeout=590)
+    return lambda *args: inner.runpytest_subprocess(*args, timeout=590)

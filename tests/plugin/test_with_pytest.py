@@ -1,10 +1,7 @@
 """The plugin beside pytest's options, pytest-xdist, the debugger, and where it is not wanted."""
 
-import tomllib
 
 import pytest
-
-from tests.plugin.conftest import ROOT
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -65,7 +62,7 @@ def test_debugger(inner):
             dist.barrier()
         """
     )
-    child = inner.spawn_pytest("-p pytest_neuron_dist --pdb", expect_timeout=590)
+    child = inner.spawn_pytest("--pdb", expect_timeout=590)
     child.expect("rank 1 of 2")
     child.expect(r"\(Pdb\)")
     child.sendintr()
@@ -105,7 +102,7 @@ def test_debugger(inner):
 )  # fmt: skip
 def test_wrong_marks_are_refused_when_collected(pytester, mark, complaint):
     pytester.makepyfile(test_it=f"import pytest, torch\n@pytest.mark.{mark}\ndef test_it(): pass")
-    result = pytester.runpytest_inprocess("-p", "pytest_neuron_dist")
+    result = pytester.runpytest_inprocess()
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines([f"*test_it.py::test_it: mark neuron: {_escaped(complaint)}"])
 
@@ -124,43 +121,32 @@ def test_unittest_methods_are_refused(pytester):
             def test_it(self): pass
         """
     )
-    result = pytester.runpytest_inprocess("-p", "pytest_neuron_dist")
+    result = pytester.runpytest_inprocess()
     result.stderr.fnmatch_lines(["*mark neuron is for test functions*this is a TestCaseFunction*"])
 
 
 def test_fixtures_need_the_mark(pytester):
     pytester.makepyfile("def test_it(rank): pass")
-    result = pytester.runpytest_inprocess("-p", "pytest_neuron_dist")
+    result = pytester.runpytest_inprocess()
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["fixture 'rank' is for tests that run in ranks: mark the test*"])
 
 
-@pytest.fixture
-def installed(inner):
-    """The distribution's entry points beside the tests, as an installation has them."""
-    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
-    folder = inner.mkdir("neuron_dist_of_this_tree-0.dist-info")
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: neuron-dist-of-this-tree\nVersion: 0\n")
-    lines = [f"{name} = {module}" for name, module in points.items()]
-    (folder / "entry_points.txt").write_text("\n".join(["[pytest11]", *lines]))
-    return inner
-
-
-def test_a_run_without_marks_does_not_import_torch(installed):
-    installed.makepyfile(
+def test_a_run_without_marks_does_not_import_torch(inner):
+    inner.makepyfile(
         """
         import sys
 
         def test_it(pytestconfig):
-            assert pytestconfig.pluginmanager.has_plugin("pytest_neuron_dist")
+            assert pytestconfig.pluginmanager.has_plugin("neuron_dist")
             assert not {"torch", "numpy", "neuron_dist", "collectives"} & set(sys.modules)
         """
     )
-    installed.runpytest_subprocess("--strict-markers").assert_outcomes(passed=1)
+    inner.runpytest_subprocess("--strict-markers").assert_outcomes(passed=1)
 
 
-def test_can_be_switched_off(installed):
-    installed.makepyfile("import pytest\n@pytest.mark.neuron(ranks=2)\ndef test_it(rank): pass")
-    result = installed.runpytest_subprocess("-p", "no:neuron_dist", "--strict-markers")
+def test_can_be_switched_off(inner):
+    inner.makepyfile("import pytest\n@pytest.mark.neuron(ranks=2)\ndef test_it(rank): pass")
+    result = inner.runpytest_subprocess("-p", "no:neuron_dist", "--strict-markers")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*'neuron' not found in `markers` configuration option"])

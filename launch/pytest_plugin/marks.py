@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_neuron_dist import MARK
+from launch.pytest_plugin import MARK
 
 __all__ = ["Options", "options_of"]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.device_mesh import DeviceMesh
 
-    from pytest_neuron_dist.marks import Options
+    from launch.pytest_plugin.marks import Options
 
 MARK = "neuron"
 IN_RANK = "neuron_rank"
@@ -51,7 +51,7 @@ def pytest_pycollect_makeitem(collector: pytest.Collector) -> Generator[None, An
 
 def _in_ranks(item: Any) -> Any:
     if isinstance(item, pytest.Function) and item.get_closest_marker(MARK):
-        from pytest_neuron_dist.item import RanksFunction
+        from launch.pytest_plugin.item import RanksFunction
 
         return RanksFunction.of(item)
     return item
@@ -60,7 +60,7 @@ def _in_ranks(item: Any) -> Any:
 def pytest_itemcollected(item: pytest.Item) -> None:
     if not item.get_closest_marker(MARK) or item.config.pluginmanager.has_plugin(IN_RANK):
         return
-    from pytest_neuron_dist.item import RanksFunction
+    from launch.pytest_plugin.item import RanksFunction
 
     if not isinstance(item, RanksFunction):
         raise pytest.UsageError(
@@ -74,7 +74,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly or session.config.pluginmanager.has_plugin(IN_RANK):
         return
     if any(item.get_closest_marker(MARK) for item in session.items):
-        from pytest_neuron_dist.item import start
+        from launch.pytest_plugin.item import start
 
         start(session.config)
 

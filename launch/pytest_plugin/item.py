@@ -2,7 +2,7 @@
 
 All three phases of the test run in the ranks, in one launch. Here each phase raises what the first rank that did not
 pass it raised, so that pytest's own rules for skips, expected failures and exits hold; the report's text is then
-replaced by one of all ranks (:mod:`pytest_neuron_dist.outcome`).
+replaced by one of all ranks (:mod:`launch.pytest_plugin.outcome`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
+from launch.pytest_plugin.marks import Options, options_of
+from launch.pytest_plugin.outcome import Outcome
+from launch.pytest_plugin.records import Place, SessionSpec
+from launch.pytest_plugin.terminal import Terminal
+from launch.pytest_plugin.warm import prepare, run_test
 from neuron_dist.testing.ranks import close_nursery, launched, start_nursery
-from pytest_neuron_dist.marks import Options, options_of
-from pytest_neuron_dist.outcome import Outcome
-from pytest_neuron_dist.records import Place, SessionSpec
-from pytest_neuron_dist.terminal import Terminal
-from pytest_neuron_dist.warm import prepare, run_test
 
 __all__ = ["RanksFunction", "start"]
 

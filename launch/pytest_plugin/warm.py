@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
+from launch.pytest_plugin import IN_RANK
+from launch.pytest_plugin.marks import Options
+from launch.pytest_plugin.records import Place, Record, SessionSpec, TestFailed
+from launch.pytest_plugin.terminal import Terminal, capture
 from neuron_dist.testing import nursery
-from pytest_neuron_dist import IN_RANK
-from pytest_neuron_dist.marks import Options
-from pytest_neuron_dist.records import Place, Record, SessionSpec, TestFailed
-from pytest_neuron_dist.terminal import Terminal, capture
 
 __all__ = ["prepare", "run_test"]
 

@@ -15,12 +15,12 @@ from _pytest._code.code import (
     ReprTraceback,
 )
 
+from launch.pytest_plugin.records import PHASES, Record, TestFailed
 from neuron_dist.testing.errors import RankError, spelled
 from neuron_dist.testing.ranks import Launch
-from pytest_neuron_dist.records import PHASES, Record, TestFailed
 
 if TYPE_CHECKING:
-    from pytest_neuron_dist.item import RanksFunction
+    from launch.pytest_plugin.item import RanksFunction
 
 __all__ = ["Outcome"]
 
