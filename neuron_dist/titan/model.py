@@ -73,7 +73,7 @@ def apply_model(config: Any, section: ModelSection, source: Source) -> tuple[Any
     fields = Fields(source, "model")
     for key, converter in _converters(section):
         built = fields.build(converter, getattr(section, key), f"model.{key}")
-        if built is None:
+        if built is None or fields.problems:
             continue
         try:
             spec.model = built.build().convert(spec.model)
