@@ -15,10 +15,10 @@ __all__ = ["register"]
 _registered = False
 
 
-def _report(operator: str, dtype: str, seen: int) -> None:
+def _report(operator: str, dtype: str, seen: int) -> bool:
     from neuron_dist.fidelity.operators import tell  # not before there is something to tell
 
-    tell(operator, dtype, seen)
+    return tell(operator, dtype, seen)
 
 
 def register() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from enum import IntFlag
 from functools import cache
+from types import FrameType
 from typing import TYPE_CHECKING
+
+from torch import _tensor_str
 
 from neuron_dist import _C
 from neuron_dist.fidelity.call import Call, plain_name
@@ -87,13 +91,25 @@ def _hook() -> OperatorHook | None:
     return OperatorHook(Profile(mode, release, cluster_of(0)), store_claim(default_store))
 
 
-def tell(operator: str, dtype: str, seen: int) -> None:
-    """What ``_C._watch_operators`` is given. The environment, and the rules' files, are read at the first call."""
+def tell(operator: str, dtype: str, seen: int) -> bool:
+    """What ``_C._watch_operators`` is given: false for what torch computes to print a tensor, which no program means.
+    The environment, and the rules' files, are read at the first call."""
     hook = _hook()
     if hook is None:
         _C._watch_operators(None)
-    else:
-        hook(operator, dtype, seen)
+        return False
+    if _prints(sys._getframe()):
+        return False
+    hook(operator, dtype, seen)
+    return True
+
+
+def _prints(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == _tensor_str.__file__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def tell_of_graph(dynamic: bool) -> None:

@@ -176,7 +176,7 @@ def _channels_last(module: nn.Module, args: Any) -> Any:
         there = tree_map(_strided(memory_format), args)
         if all(a is b for a, b in zip(tensors_in(args), tensors_in(there), strict=True)):
             continue
-        module = module.to(memory_format=memory_format)
+        module = module.to(memory_format=memory_format)  # type: ignore[call-overload]
         out.append(_backward(module, there))
     return out
 

@@ -329,8 +329,8 @@ class Launch:
             self.results[rank] = content["value"]
             return
         where = f"rank {rank} of {len(self.results)} failed in {self.name}"
-        message = f"{where}\n\n{content['traceback'].rstrip()}"
-        error = RankError(message, rank, self._log_tail(rank))
+        text = f"{where}\n\n{content['traceback'].rstrip()}"
+        error = RankError(text, rank, self._log_tail(rank))
         error.__cause__ = content["error"]
         self.failures[rank] = (content["time_ns"], error)
 

@@ -32,11 +32,16 @@ Todo = tuple[int, str, Any]
 class Suite(Protocol):
     """A database, and the ways in which its entries are used."""
 
-    title: str
-    about: str
-    """What is compared, for the docs: a sentence or two."""
-    meaning: dict[str, str]
-    """The variants, and what each does."""
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def about(self) -> str:
+        """What is compared, for the docs: a sentence or two."""
+
+    @property
+    def meaning(self) -> dict[str, str]:
+        """The variants, and what each does."""
 
     def cases(self, layouts: Iterable[str] = ("strided",)) -> list[Case]:
         """Everything there is to run, in a fixed order."""

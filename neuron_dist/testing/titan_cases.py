@@ -231,8 +231,8 @@ def refuse_case(case: Case) -> Outcome:
     except (RankError, RanksTimeout) as error:
         return Outcome(error=str(error))
     wanted = " ".join(case.refused.split())
-    error = "" if wanted in " ".join(said.split()) else f"the check said: {said or 'nothing'}"
-    return Outcome(seconds=time.monotonic() - start, error=error)
+    wrong = "" if wanted in " ".join(said.split()) else f"the check said: {said or 'nothing'}"
+    return Outcome(seconds=time.monotonic() - start, error=wrong)
 
 
 def compare(case: Case, outcomes: Mapping[str, Outcome]) -> Verdict:

@@ -100,7 +100,7 @@ def _axis(
 
 def _calls(axis: Axis, plan: Plan) -> Iterable[Call]:
     """One call for each operation of an axis and each shape that its groups have on the cluster."""
-    shapes = {}
+    shapes: dict[Any, tuple[int, ...]] = {}
     for group in axis.groups:
         shapes.setdefault(placement(group, plan.cluster), group)
     for group in shapes.values():

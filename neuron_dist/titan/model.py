@@ -89,7 +89,7 @@ def _respecified(
     if section.flavor is None and section.attn_backend is None:
         return spec
     module = importlib.import_module(spec.parallelize_fn.__module__.rpartition(".")[0])
-    flavors = next((v for n, v in vars(module).items() if n.endswith("_configs")), {})
+    flavors: dict[str, Any] = next((v for n, v in vars(module).items() if n.endswith("_configs")), {})
     flavor = section.flavor or spec.flavor
     if flavor not in flavors:
         refuse("flavor", flavor, one_of(flavor, flavors, f"flavor of {spec.name}"))

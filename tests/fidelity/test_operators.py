@@ -98,7 +98,7 @@ def test_plain_names(operator, plain):
 
 def test_what_the_core_sees():
     seen = []
-    _C._watch_operators(lambda *what: seen.append(what))
+    _C._watch_operators(lambda *what: seen.append(what) or True)
     try:
         big = torch.full(
             (3,), 2**40, device=D
@@ -123,3 +123,14 @@ def test_an_error_of_the_watcher_is_the_operators():
             torch.special.i1e(torch.ones(2, dtype=torch.float64, device=D))
     finally:
         _C._watch_operators(None)
+
+
+def test_printing_a_tensor_is_no_program():
+    """Printing picks the finite values and compares them in float64; the same operators of a program are told."""
+    source = """\
+    import torch
+    x = torch.randn(3, device="neuron")
+    print(x, x > 0)
+    torch.masked_select(x, x > 0)
+    """
+    assert run(source) == [(4, "data-dependent-shapes")]

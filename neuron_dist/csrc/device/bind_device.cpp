@@ -139,11 +139,11 @@ void bind_device(py::module_& m) {
     auto* held = new py::object(watcher); // leaked: operators may run while the interpreter shuts down
     set_watcher([held](const std::string& op, const std::string& dtype, int seen) {
       if (!Py_IsInitialized()) {
-        return;
+        return false;
       }
-      py::gil_scoped_acquire gil;
+      PythonCall python;
       try {
-        (*held)(op, dtype, seen);
+        return (*held)(op, dtype, seen).cast<bool>();
       } catch (py::error_already_set& error) {
         error.restore();
         python_error raised;

@@ -58,8 +58,8 @@ c10::Device factory_device(
 void watch_format(at::MemoryFormat format, const Tensor& tensor) {
   static std::atomic<bool> told = false;
   if (format != at::MemoryFormat::Preserve && !told.load(std::memory_order_relaxed)) {
-    tell_watcher("aten::empty", tensor.scalar_type(), kSeenChannelsLast);
-    told.store(true); // not where it was refused: that is said each time
+    told.store(tell_watcher("aten::empty", tensor.scalar_type(), kSeenChannelsLast));
+    // not where it was refused: that is said each time
   }
 }
 

@@ -379,8 +379,7 @@ class Call {
         look_at(value.toTensor(), true);
       }
     }
-    if (C10_UNLIKELY((seen & ~told) != 0)) {
-      tell_watcher(op_.operator_name().name, dtype, seen & ~told);
+    if (C10_UNLIKELY((seen & ~told) != 0) && tell_watcher(op_.operator_name().name, dtype, seen & ~told)) {
       plan_.told.fetch_or(seen); // not where it was refused: that is said each time
     }
   }

@@ -23,15 +23,13 @@ void set_watcher(Watcher watcher) {
   current.swap(next);
 }
 
-void tell_watcher(const std::string& op, at::ScalarType dtype, uint8_t seen) {
+bool tell_watcher(const std::string& op, at::ScalarType dtype, uint8_t seen) {
   std::shared_ptr<Watcher> watcher;
   {
     std::lock_guard<std::mutex> lock(mutex);
     watcher = current;
   }
-  if (watcher != nullptr) {
-    (*watcher)(op, std::string(c10::getDtypeNames(dtype).first), seen);
-  }
+  return watcher != nullptr && (*watcher)(op, std::string(c10::getDtypeNames(dtype).first), seen);
 }
 
 bool beyond_32_bits(const at::Tensor& cpu) {

@@ -18,9 +18,10 @@ enum Seen : uint8_t {
   kSeenChannelsLast = 1 << 3, // asked for
 };
 
-using Watcher = std::function<void(const std::string& op, const std::string& dtype, int seen)>;
+// Returns false for a call that does not count, such as one that prints a tensor; may throw.
+using Watcher = std::function<bool(const std::string& op, const std::string& dtype, int seen)>;
 
-// Called once for each operator and bit; may throw. Null ends it.
+// Called for each operator and bit until a call counts. Null ends it.
 void set_watcher(Watcher watcher);
 
 extern std::atomic<bool> watching_operators;
@@ -28,7 +29,7 @@ inline bool watching() {
   return watching_operators.load(std::memory_order_relaxed);
 }
 
-void tell_watcher(const std::string& op, at::ScalarType dtype, uint8_t seen);
+bool tell_watcher(const std::string& op, at::ScalarType dtype, uint8_t seen);
 
 // Whether an int64 tensor holds a value that int32 does not.
 bool beyond_32_bits(const at::Tensor& cpu);

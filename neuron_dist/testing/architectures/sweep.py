@@ -44,13 +44,13 @@ def run(kinds: list[str], jobs: int = 1) -> Iterator[Row]:
                 process.start()
                 theirs.close()
                 running[ours] = (kind, process)
-            for pipe in wait(list(running)):
-                kind, process = running.pop(pipe)  # type: ignore[arg-type]
-                yield _result(kind, process, pipe)  # type: ignore[arg-type]
+            ready = wait(list(running))
+            for pipe in [pipe for pipe in running if pipe in ready]:
+                yield _result(*running.pop(pipe), pipe)
     finally:
-        for _, process in running.values():
-            process.kill()
-            process.join()
+        for _, left in running.values():
+            left.kill()
+            left.join()
 
 
 def _preload() -> None:

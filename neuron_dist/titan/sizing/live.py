@@ -51,7 +51,7 @@ class LiveBytes(TorchDispatchMode):
                 self._count(id(storage), storage.nbytes())
             return result
 
-        torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign]
+        torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign, assignment]
         super().__enter__()
         return self
 
