@@ -259,6 +259,8 @@ def compare(case: Case, outcomes: Mapping[str, Outcome]) -> Verdict:
         return Verdict(True, NOT_COMPARED)
     if gloo.losses.keys() != neuron.losses.keys() or not gloo.losses:
         return Verdict(False, f"steps {sorted(gloo.losses)} and {sorted(neuron.losses)}")
+    if min(gloo.losses.values()) <= 0:
+        return Verdict(False, "a loss of -1: TorchTitan's mark of a rank that does not know it")
     worst = max(
         abs(gloo.losses[step] - neuron.losses[step]) / abs(gloo.losses[step])
         for step in gloo.losses

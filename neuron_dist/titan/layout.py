@@ -51,8 +51,9 @@ class Layout:
 
     @property
     def metrics_rank(self) -> int:
-        """The rank on which TorchTitan knows the loss: the first of the last pipeline stage."""
-        if self.pipeline == 1 or self.schedule == "ZBVZeroBubble":
+        """The rank on which the loss is known: the first of the last pipeline stage, which V-shaped schedules have on
+        the first rank. (TorchTitan 0.3.0 takes DualPipeV for another, and logs a loss of -1.)"""
+        if self.pipeline == 1 or self.schedule in ("ZBVZeroBubble", "DualPipeV"):
             return 0
         return self.ranks // self.pipeline * (self.pipeline - 1)
 

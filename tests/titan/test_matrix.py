@@ -127,6 +127,10 @@ def test_losses_must_agree_to_5_digits_on_2_ranks_and_to_3_on_4(
     assert compare(Case(ranks=ranks), outcomes(gloo, neuron)).ok is ok
 
 
+def test_the_mark_of_a_rank_that_does_not_know_the_loss_is_no_loss() -> None:
+    assert not compare(Case(), outcomes(-1.0, -1.0)).ok
+
+
 def test_a_step_that_one_backend_has_not_done_is_a_failure() -> None:
     missing = {"gloo": Outcome({1: 8.0, 2: 7.0}), "neuron": Outcome({1: 8.0})}
     assert not compare(Case(), missing).ok

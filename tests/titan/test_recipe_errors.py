@@ -8,6 +8,7 @@ import pytest
 
 from neuron_dist.titan import source as yaml_source
 from neuron_dist.titan.check import check
+from neuron_dist.titan.layout import Layout
 from neuron_dist.titan.problems import RecipeError
 from neuron_dist.titan.recipe import find, load, recipe_names
 from neuron_dist.titan.shims import torch_knows_spmd_types
@@ -53,6 +54,13 @@ def test_the_recipe_itself_is_right(tmp_path: Path) -> None:
     assert plan.config.optimizer.param_groups[0].optimizer_kwargs["lr"] == 1e-3
     assert "betas" in plan.config.optimizer.param_groups[0].optimizer_kwargs
     assert (plan.layout.data, plan.layout.tensor, plan.layout.metrics_rank) == (2, 2, 0)
+
+
+@pytest.mark.parametrize(
+    "schedule, rank", [("1F1B", 1), ("Interleaved1F1B", 1), ("ZBVZeroBubble", 0), ("DualPipeV", 0)]
+)
+def test_the_loss_is_known_where_the_last_stage_is(schedule, rank):
+    assert Layout(2, 1, 1, 1, 1, 2, 1, schedule).metrics_rank == rank
     assert plan.cluster.cores == 64
 
 
