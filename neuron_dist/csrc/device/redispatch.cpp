@@ -358,7 +358,7 @@ class Call {
     uint8_t seen = plan_.may_fall_back ? kSeenOperator : 0;
     auto dtype = at::ScalarType::Undefined;
     const auto look_at = [&](const Tensor& t, bool result) {
-      if (!t.defined() || t.layout() != at::kStrided || t.dim() == 0) {
+      if (!t.defined() || t.layout() != at::kStrided || t.dim() == 0 || t._is_zerotensor()) {
         return;
       }
       const auto type = t.scalar_type();
