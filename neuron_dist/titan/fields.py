@@ -55,9 +55,14 @@ class Fields:
         try:
             return dataclasses.replace(config, **changes)  # type: ignore[type-var]
         except (ValueError, AssertionError) as error:
-            named = next((name for name in changes if name in str(error)), "")
-            path = ".".join(part for part in (key, named) if part)
-            self._refuse(path, changes.get(named, values), " ".join(str(error).split()))
+            text = " ".join(str(error).split())
+            above = f"{key}." if key else ""
+            below = [k.removeprefix(above) for k in self.source.places if k.startswith(above)]
+            named = max((name for name in below if name in text), key=len, default="")
+            value: Any = values
+            for part in filter(None, named.split(".")):
+                value = value[part] if isinstance(value, Mapping) else value
+            self._refuse(f"{above}{named}" if named else key, value, text)
             return config
 
     def _convert(self, hint: Any, current: Any, value: Any, key: str) -> Any:

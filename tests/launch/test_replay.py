@@ -141,7 +141,7 @@ def test_a_run_that_was_killed(tmp_path):
     online.traces()
     output = call(f"replay {tmp_path}")
     assert (
-        "rank 0 waits for all_reduce 1 of pg0: rank 1 never called it (0 records left out)"
+        "rank 0 waits for all_reduce 1 of group pg0: rank 1 never called it (0 records left out)"
         in output
     )
     assert numbers(tmp_path)["unfinished"][0]["because"] == "rank 1 never called it"

@@ -125,15 +125,15 @@ def test_who_waits_for_what(tmp_path):
     online.recv(3, 2, 2, 4096)
     result = replay(online.traces())
     assert [(u.rank, u.waits_for, u.because) for u in result.unfinished] == [
-        (0, "all_reduce 1 of pg0", "rank 2 never called it"),
+        (0, "all_reduce 1 of group pg0", "rank 2 never called it"),
         (1, "broadcast 1 of mesh_1", "rank 0 waits before it"),
         (3, result.unfinished[2].waits_for, "rank 2 never sent it"),
     ]
-    assert result.unfinished[2].waits_for.endswith("from rank 2 to rank 3 of pg2")
+    assert result.unfinished[2].waits_for.endswith("from rank 2 to rank 3 of group pg2")
     assert result.unfinished[0].left_out == 3
     assert len(result.traces[0].records) == 2  # its first operator, and its first call
     assert (
-        "rank 0 waits for all_reduce 1 of pg0: rank 2 never called it (3 records left out)"
+        "rank 0 waits for all_reduce 1 of group pg0: rank 2 never called it (3 records left out)"
         in str(result.unfinished[0])
     )
 
@@ -148,7 +148,7 @@ def test_ranks_that_wait_for_one_another(tmp_path):
     for contended in (True, False):
         result = replay(online.traces(), contended=contended)
         assert [str(u) for u in result.unfinished] == [
-            "rank 0 waits for all_reduce 1 of pg0: rank 1 waits before it (3 records left out)",
+            "rank 0 waits for all_reduce 1 of group pg0: rank 1 waits before it (3 records left out)",
             "rank 1 waits for all_reduce 1 of mesh_1: rank 0 waits before it (3 records left out)",
         ]
 
@@ -194,7 +194,7 @@ def test_traces_that_contradict_one_another(tmp_path):
     online._issue(1, 0, "all_gather", 0, 4096, 1, 2**64 - 1, 1)
     with pytest.raises(
         TraceError,
-        match=r"rank_00001.trace: all_gather \(root 0\) is number 1 of pg0, but rank 0 has all_reduce",
+        match=r"rank_00001.trace: all_gather \(root 0\) is number 1 of group pg0, but rank 0 has all_reduce",
     ):
         replay(online.traces())
     with pytest.raises(TraceError, match="no traces"):
