@@ -59,7 +59,7 @@ def train_a_little():
 def test_torch_reads_a_snapshot_of_training(tmp_path):
     before = memory._snapshot()
     memory._record_memory_history(stacks="python")
-    held = train_a_little()
+    held = train_a_little(), empty(4 * MiB)  # a segment of its own, whatever is cached
     memory._dump_snapshot(str(tmp_path / "snapshot.pickle"))
     with open(tmp_path / "snapshot.pickle", "rb") as file:
         snapshot = pickle.load(file)
@@ -259,7 +259,8 @@ def test_out_of_memory_is_an_event(capacity):
         empty(20 * MiB)
     capacity(0)
     (oom,) = events("oom")
-    assert (oom["size"], oom["device_free"]) == (20 * MiB, 10 * MiB)
+    free = 10 * MiB - torch.neuron.memory_reserved()  # what other tests have left alive
+    assert (oom["size"], oom["device_free"]) == (20 * MiB, free)
     assert oom["frames"] and "addr" not in oom
     assert "OutOfMemoryError" in _memory_viz.trace(memory._snapshot())
 
