@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 DOES_NOT_FIT = 1
-EXIT_RECIPE = 2
-"""Exit status of a recipe that cannot run, as neuron_dist.train's."""
+"""Exit status of a recipe that is right and needs more HBM than there is."""
 
 
 class _Settings(click.Command):
@@ -70,7 +69,7 @@ def command(
     """
     os.environ["NEURON_DIST_SIMULATION"] = "off"  # nothing runs that could take time
     from neuron_dist.titan.check import check
-    from neuron_dist.titan.problems import RecipeError
+    from neuron_dist.titan.problems import EXIT_RECIPE, RecipeError
 
     settings = [*([f"launch.ranks={ranks}"] if ranks else []), *settings]
     try:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from launch.program import Program, live
 from neuron_dist import reports
-from neuron_dist.forking import Nursery
+from neuron_dist.forking import Nursery, signal_session
 
 __all__ = ["Fork", "ForkHandler", "Forks"]
 
@@ -150,9 +150,4 @@ class ForkHandler:
 
     def close(self, death_sig: signal.Signals | None = None) -> None:
         """Sends the signal to the rank and its own children."""
-        for kill in (os.killpg, os.kill):  # a rank that has just been forked leads no process group yet
-            try:
-                kill(self.proc.pid, death_sig or signal.SIGTERM)
-            except ProcessLookupError:
-                continue
-            return
+        signal_session(self.proc.pid, death_sig or signal.SIGTERM)

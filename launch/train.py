@@ -12,11 +12,10 @@ from launch.elastic import Parser, launch, local_world_size
 from launch.progress import LiveLine
 from launch.run import Arguments
 from neuron_dist.forking import preload
+from neuron_dist.titan.problems import EXIT_RECIPE
 
 __all__ = ["command"]
 
-EXIT_RECIPE = 2
-"""Exit status when the recipe cannot run, as ``neuron_dist.train``'s."""
 PROGRAM = ("module", "no_python", "run_path", "training_script", "training_script_args")
 """torchrun's options and arguments that say which program to run."""
 

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from multiprocessing.connection import wait
 from typing import NoReturn
 
-__all__ = ["MAX_DESCRIPTORS", "MAX_MESSAGE", "PRELOAD", "Nursery", "preload", "signal_name"]
+__all__ = ["MAX_DESCRIPTORS", "MAX_MESSAGE", "PRELOAD", "Nursery", "preload", "signal_name", "signal_session"]
 
 PRELOAD = (
     "torch",
@@ -81,7 +81,7 @@ class Nursery:
                     return
         finally:
             for pid in self.pids.values():
-                _kill_session(pid)
+                signal_session(pid, signal.SIGKILL)
 
     def obey(self, message: tuple, descriptors: list[int]) -> None:
         """Does what a message asks that is no signal."""
@@ -117,7 +117,7 @@ class Nursery:
             self.obey(message, descriptors)
         elif (pid := self.pids.get(message[1])) is not None:
             if message[2] == signal.SIGKILL:
-                _kill_session(pid)
+                signal_session(pid, signal.SIGKILL)
             else:
                 os.kill(pid, message[2])
         return True
@@ -127,7 +127,7 @@ class Nursery:
         number = self.pidfds.pop(pidfd)
         pid = self.pids.pop(number)
         self.zombies.append(pid)
-        _kill_session(pid)  # what the rank itself has left running
+        signal_session(pid, signal.SIGKILL)  # what the rank itself has left running
         end = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)
         assert end is not None
         os.close(pidfd)
@@ -138,11 +138,15 @@ class Nursery:
         self.send("ended", number, exit_code, time.monotonic_ns())
 
 
-def _kill_session(pid: int) -> None:
-    """Kills a rank and its own children. The rank leads a process group as soon as it runs."""
+def signal_session(pid: int, number: int) -> None:
+    """Sends a signal to a rank and its own children. The rank leads a process group as soon as it runs, but one that
+    has just been forked does not yet."""
     for kill in (os.killpg, os.kill):
-        with contextlib.suppress(ProcessLookupError):
-            kill(pid, signal.SIGKILL)
+        try:
+            kill(pid, number)
+        except ProcessLookupError:
+            continue
+        return
 
 
 def signal_name(number: int) -> str:

@@ -369,7 +369,7 @@ def _content(descriptor: int) -> bytes:
 
 
 _SCAFFOLD = re.compile(
-    r'  File "(<string>|.*/(_pytest|pluggy|launch/pytest_plugin|neuron_dist/testing)/[^"]*)", line \d+ in .*'
+    r'  File "(<string>|.*/(_pytest|pluggy|launch/pytest_plugin|neuron_dist/testing)/[^"]*|.*/neuron_dist/forking\.py)", line \d+ in .*'
 )
 
 

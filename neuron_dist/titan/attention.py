@@ -1,8 +1,9 @@
 """Attention with a dense mask, in place of FlexAttention and of variable-length attention.
 
-FlexAttention differentiates on CUDA only, and the flash kernel behind VarlenAttention is CUDA's. This one spells attention as matmul, softmax, matmul, the same operators on
-every device, so that a CPU run and a neuron run can be compared digit by digit; the fused CPU kernel would round
-differently. It comes in through TorchTitan's own override hook.
+FlexAttention differentiates on CUDA only, and the flash kernel behind VarlenAttention is CUDA's. This one spells
+attention as matmul, softmax, matmul, the same operators on every device, so that a CPU run and a neuron run can be
+compared digit by digit; the fused CPU kernel would round differently. It comes in through TorchTitan's own override
+hook.
 """
 
 from __future__ import annotations

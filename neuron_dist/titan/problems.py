@@ -6,7 +6,11 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["MISSING", "Problem", "RecipeError", "nearest", "one_of"]
+__all__ = ["EXIT_RECIPE", "MISSING", "Problem", "RecipeError", "nearest", "one_of"]
+
+
+EXIT_RECIPE = 2
+"""Exit status of a process whose recipe cannot run."""
 
 
 class _Missing:

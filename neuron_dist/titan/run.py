@@ -19,7 +19,7 @@ from collectives.topology import ClusterError, load_cluster
 from neuron_dist.simulation import session
 from neuron_dist.titan import recipe as recipes
 from neuron_dist.titan.check import Plan, check
-from neuron_dist.titan.problems import Problem, RecipeError
+from neuron_dist.titan.problems import EXIT_RECIPE, Problem, RecipeError
 from neuron_dist.titan.recipe import ClusterSection
 from neuron_dist.titan.summary import Recorder, summary
 
@@ -27,8 +27,6 @@ __all__ = ["main", "offline", "parse_args", "prepare", "train", "world"]
 
 _MAX_DEVICES = 127
 """As many as torch numbers in a process."""
-EXIT_RECIPE = 2
-"""Exit status of every rank when the recipe cannot run."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
