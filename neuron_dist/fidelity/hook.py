@@ -12,12 +12,7 @@ from enum import IntFlag
 from functools import cache
 from typing import TYPE_CHECKING
 
-from neuron_dist.fidelity.environment import (
-    MODE_VARIABLE,
-    mode_from_environment,
-    release_from_environment,
-)
-from neuron_dist.fidelity.errors import FidelityError
+from neuron_dist.fidelity.environment import mode_from_environment, release_from_environment
 from neuron_dist.fidelity.reporting import Claim, Reporter, process_reporter, store_claim
 from neuron_dist.fidelity.site import in_object_collective
 
@@ -96,17 +91,7 @@ class FidelityHook:
             found = self._found[key] = self._judge(op, reduction, dtype, numel, flags, group_ranks)
         if not found:
             return not objects  # a call of the program itself with the same flags is another matter
-        strict = self._profile().mode == "strict"
-        refused = []
-        for rule, message in found:
-            if strict and rule.raises_in_strict:
-                self._reporter.count(rule.id, message)
-                refused.append(message)
-            else:
-                self._reporter.report(rule.id, message, self._claim)
-        if refused:
-            messages = "\n".join(refused)
-            raise FidelityError(f"{messages} To go on in spite of it: {MODE_VARIABLE}=warn.")
+        self._reporter.tell(found, self._profile().mode == "strict", self._claim)
         return False
 
     def _judge(
@@ -139,8 +124,7 @@ class FidelityHook:
             empty_dim0=bool(flags & CallFlag.EMPTY_DIM0),
             reshaped=bool(flags & CallFlag.RESHAPED),
         )
-        profile = self._profile()
-        return [(rule, profile.message(rule, call)) for rule in profile.violations(call)]
+        return self._profile().found(call)
 
 
 def fidelity_hook(world_size: int, claim: Claim | None = None) -> FidelityHook | None:

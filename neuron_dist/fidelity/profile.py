@@ -52,3 +52,7 @@ class Profile:
     def message(self, rule: Rule, call: Call) -> str:
         """The report of a rule that the call violates, in one line."""
         return rule.message(call, self.release, self.cluster.product)
+
+    def found(self, call: Call) -> list[tuple[Rule, str]]:
+        """The rules that the call violates, each with its report."""
+        return [(rule, self.message(rule, call)) for rule in self.violations(call)]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from neuron_dist.fidelity.errors import FidelityWarning
+from neuron_dist.fidelity.environment import MODE_VARIABLE
+from neuron_dist.fidelity.errors import FidelityError, FidelityWarning
 from neuron_dist.fidelity.site import Site, call_site
+
+if TYPE_CHECKING:
+    from neuron_dist.fidelity.rule import Rule
 
 __all__ = ["Claim", "Count", "Reporter", "counts", "process_reporter", "store_claim"]
 
@@ -47,6 +51,22 @@ class Reporter:
     def __init__(self) -> None:
         self._entries: dict[tuple[str, Site], _Entry] = {}
         self._lock = threading.Lock()
+
+    def tell(self, found: Iterable[tuple[Rule, str]], strict: bool, claim: Claim) -> None:
+        """Reports the rules that a call violates, each with its message.
+
+        Raises :class:`FidelityError` where ``strict`` and one of them refuses the call.
+        """
+        refused = []
+        for rule, message in found:
+            if strict and rule.raises_in_strict:
+                self.count(rule.id, message)
+                refused.append(message)
+            else:
+                self.report(rule.id, message, claim)
+        if refused:
+            messages = "\n".join(refused)
+            raise FidelityError(f"{messages} To go on in spite of it: {MODE_VARIABLE}=warn.")
 
     def report(self, rule: str, message: str, claim: Claim) -> None:
         """Warns of the caller's call site, the first time that it violates ``rule``, if this rank is the one to say it.

@@ -76,10 +76,8 @@ def refused(plan: Plan, profile: Profile) -> list[tuple[str, Rule, str]]:
     found: dict[tuple[str, int], tuple[list[str], Rule, str]] = {}
     for axis in axes(plan):
         for call in _calls(axis, plan):
-            for rule in profile.violations(call):
-                seen = found.setdefault(
-                    (rule.id, axis.size), ([], rule, profile.message(rule, call))
-                )
+            for rule, text in profile.found(call):
+                seen = found.setdefault((rule.id, axis.size), ([], rule, text))
                 if axis.name not in seen[0]:
                     seen[0].append(axis.name)
     return [(", ".join(names), rule, text) for names, rule, text in found.values()]
