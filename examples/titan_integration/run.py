@@ -6,8 +6,8 @@
 
 A checkout's runner asks for nothing but a ``run_train.sh`` in the current directory. So this makes a directory that has
 all that the checkout has, with ours in the place of its own, and calls the runner there, once a case. The wheel has the
-configs of the cases but neither runner nor assets: without a checkout they are run one after the other, on text of the
-Python installation. What needs CUDA is named and left out.
+configs of the cases but neither runner nor assets: without a checkout those of cases.yaml are run one after the other,
+on text of the Python installation. What needs CUDA is named and left out.
 """
 
 from __future__ import annotations
@@ -25,74 +25,16 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
 from tqdm import tqdm
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CONFIGS = "torchtitan_recipes.tests.features"
-# name -> ranks, configs to run one after the other in the same folder
-WHEEL: dict[str, tuple[int, list[str]]] = {
-    "default": (2, ["llama3_debugmodel_default"]),
-    "2d_eager": (2, ["llama3_debugmodel_tp2"]),
-    "ce_loss_tp": (2, ["llama3_debugmodel_ce_loss_tp2"]),
-    "tp_no_sp": (2, ["llama3_debugmodel_tp2_no_sp"]),
-    "1d_compile": (2, ["llama3_debugmodel_compile"]),
-    "1d_compile_sac_op": (2, ["llama3_debugmodel_compile_sac_op"]),
-    "2d_compile": (2, ["llama3_debugmodel_tp2_compile"]),
-    "2d_asynctp_compile": (2, ["llama3_debugmodel_tp2_asynctp_compile_spmd_types"]),
-    "full_checkpoint": (2, ["llama3_debugmodel_full_checkpoint_save", "llama3_debugmodel_full_checkpoint_load"]),
-    "hf_checkpoint_save": (2, ["llama3_debugmodel_hf_checkpoint_save"]),
-    "last_save_model_only_bf16": (2, ["llama3_debugmodel_last_save_model_only_bf16"]),
-    "pp_1f1b": (2, ["llama3_debugmodel_pp2_1f1b"]),
-    "pp_dp_1f1b": (4, ["llama3_debugmodel_fsdp2_pp2_1f1b", "llama3_debugmodel_fsdp2_pp2_1f1b_layers_per_stage"]),
-    "pp_tp": (4, ["llama3_debugmodel_tp2_pp2_gpipe"]),
-    "pp_dp_tp": (8, ["llama3_debugmodel_fsdp2_tp2_pp2_save", "llama3_debugmodel_fsdp2_tp2_pp2_load"]),
-    "3d_compile": (8, ["llama3_debugmodel_fsdp2_tp2_pp2_compile"]),
-    "pp_looped_1f1b": (
-        4,
-        ["llama3_debugmodel_pp4_interleaved_1f1b", "llama3_debugmodel_pp4_interleaved_1f1b_layers_per_stage"],
-    ),
-    "pp_looped_zero_bubble": (4, ["llama3_debugmodel_pp4_zero_bubble"]),
-    "pp_zbv": (2, ["llama3_debugmodel_pp2_zbv"]),
-    "pp_custom_csv": (2, ["llama3_debugmodel_pp2_custom_csv"]),
-    "optimizer_bf16_states": (2, ["llama3_debugmodel_optimizer_bf16_states"]),
-    "ddp": (4, ["llama3_debugmodel_ddp4"]),
-    "hsdp": (4, ["llama3_debugmodel_hsdp2x2"]),
-    "cp": (4, ["llama3_debugmodel_cp4"]),
-    "hsdp+tp": (8, ["llama3_debugmodel_hsdp2x2_tp2"]),
-    "fsdp+cp": (4, ["llama3_debugmodel_fsdp2_cp2"]),
-    "ddp+cp": (4, ["llama3_debugmodel_ddp2_cp2"]),
-    "hsdp+cp": (8, ["llama3_debugmodel_hsdp2x2_cp2"]),
-    "fsdp+tp+cp": (8, ["llama3_debugmodel_fsdp2_tp2_cp2"]),
-    "fsdp_reshard_always": (2, ["llama3_debugmodel_fsdp_reshard_always"]),
-    "optional_checkpoint": (
-        4,
-        ["llama3_debugmodel_optional_checkpoint_save", "llama3_debugmodel_optional_checkpoint_load_tp2"],
-    ),
-    "gradient_accumulation": (2, ["llama3_debugmodel_gradient_accumulation"]),
-    "validation_tp_cp_pp": (8, ["llama3_debugmodel_validation_tp2_cp2_pp2"]),
-    "fused_swiglu": (2, ["llama3_debugmodel_fused_swiglu_tp2"]),
-    "fused_grouped_experts": (4, ["deepseek_v3_debugmodel_fused_grouped_experts_tp2_ep4"]),
-    "varlen_attn": (4, ["llama3_debugmodel_varlen_attn_fsdp4_sac"]),
-    "float8_emulate_lora": (4, ["llama3_debugmodel_float8_emulate_lora_tp2_pp2"]),
-    "torchcomms_cp": (4, ["llama3_debugmodel_torchcomms_cp2_pp2_compile"]),
-    "torchcomms_tp": (4, ["llama3_debugmodel_torchcomms_tp2_pp2_compile"]),
-    "sft": (2, ["llama3_debugmodel_sft"]),
-    "seed_checkpoint": (1, ["llama3_debugmodel_seed_checkpoint"]),
-}
-# what a name says about what its case needs
-NEEDS_CUDA = {
-    "varlen": "flash attention of variable length is CUDA's",
-    "fused_swiglu": "a triton kernel",
-    "fused_grouped_experts": "a triton kernel",
-    "asynctp": "symmetric memory is CUDA's",
-    "torchcomms": "the package torchcomms",
-    "minimal_async_ep": "triton kernels",
-}
-WITHOUT_CHECKOUT = {
-    "pp_custom_csv": "tests/assets/custom_schedule.csv of a checkout",
-    "sft": "tests/assets/sft_test of a checkout",
-}
+# of a case: where a config that loads what another has saved looks for it
+OUTPUT = "$RUNNER_TEMP/artifacts-to-be-uploaded"
+MICROBATCHES = 8  # of the case pp_custom_csv
+DATA = yaml.safe_load((HERE / "cases.yaml").read_text())
 
 
 @dataclass(frozen=True)
@@ -119,7 +61,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        cases = of_checkout(options.checkout.resolve(), place, out) if options.checkout else of_wheel(place, out, options.args)
+        cases = of_checkout(options.checkout.resolve(), place) if options.checkout else of_wheel(place, options.args)
         if unknown := set(options.only) - {case.name for case in cases}:
             parser.error(f"--only: no case {min(unknown)!r}; known: {', '.join(case.name for case in cases)}")
         chosen = [case for case in cases if not options.only or case.name in options.only]
@@ -133,7 +75,7 @@ def main() -> None:
     sys.exit(1 if failed else 0)
 
 
-def of_wheel(place: Path, out: Path, more: str) -> list[Case]:
+def of_wheel(place: Path, more: str) -> list[Case]:
     """The cases of the installed TorchTitan, with assets that are made here."""
     from neuron_dist.titan.corpus import python_corpus
     from neuron_dist.titan.tokenizer import tokenizer_folder
@@ -143,59 +85,73 @@ def of_wheel(place: Path, out: Path, more: str) -> list[Case]:
     (assets / "tokenizer").symlink_to(tokenizer_folder())
     rows = "".join(json.dumps({"text": text}) + "\n" for text in python_corpus(2_000_000))
     (assets / "c4_test" / "data.json").write_text(rows)
+    (assets / "sft_test").mkdir()
+    questions = [{"question": f"What is {a} + {b}?", "answer": f"{a + b}"} for a in range(2, 12) for b in range(1, 5)]
+    (assets / "sft_test" / "data.json").write_text(json.dumps(questions))
+    (assets / "custom_schedule.csv").write_text(looped_schedule(MICROBATCHES))
     (place / "run_train.sh").symlink_to(HERE / "run_train.sh")
     return [
         Case(
             name,
-            ranks,
+            case["ranks"],
             [
-                f"MODULE={CONFIGS} CONFIG={config} NGPU={ranks} LOG_RANK={','.join(map(str, range(ranks)))} "
-                f"./run_train.sh --dump_folder {out / name} {more}"
-                for config in configs
+                f"MODULE={CONFIGS} CONFIG={config} NGPU={case['ranks']} "
+                f"LOG_RANK={','.join(map(str, range(case['ranks'])))} ./run_train.sh --dump_folder {OUTPUT}/{name} {more}"
+                for config in case["configs"]
             ],
         )
-        for name, (ranks, configs) in WHEEL.items()
+        for name, case in DATA["cases"].items()
     ]
 
 
-def of_checkout(checkout: Path, place: Path, out: Path) -> list[Case]:
+def looped_schedule(microbatches: int) -> str:
+    """A pipeline of two ranks with two stages each, all forwards before all backwards, in torch's CSV: a row a rank."""
+
+    def phase(stage: int, action: str) -> list[str]:
+        return [f"{stage}{action}{microbatch}" for microbatch in range(microbatches)]
+
+    first = [*phase(0, "F"), *phase(2, "F"), "", "", *phase(2, "B"), *phase(0, "B")]
+    second = ["", *phase(1, "F"), *phase(3, "F"), *phase(3, "B"), *phase(1, "B"), ""]
+    return ",".join(first) + "\n" + ",".join(second) + "\n"
+
+
+def of_checkout(checkout: Path, place: Path) -> list[Case]:
     """The cases of a checkout's list ``features``, as its runner runs them."""
     for entry in checkout.iterdir():
         if entry.name != "run_train.sh":
             (place / entry.name).symlink_to(entry)
     (place / "run_train.sh").symlink_to(HERE / "run_train.sh")
     listing = (
-        "import json; from tests.integration_tests.features import build_features_test_list as f; "
-        "print('CASES', json.dumps([(t.test_name, t.ngpu) for t in f() if not t.disabled]))"
+        "from neuron_dist.titan import shims; shims.stub_triton_kernels(); import json; "
+        "from tests.integration_tests.features import build_features_test_list as f; print('CASES', json.dumps([(t.test_name, t.ngpu) for t in f() if not t.disabled]))"
     )
     done = subprocess.run([sys.executable, "-c", listing], cwd=place, env=environment(), capture_output=True, text=True)
     found = next((line for line in done.stdout.splitlines() if line.startswith("CASES ")), None)
     if found is None:
         sys.exit(f"{checkout}: its tests/integration_tests/features.py cannot be read:\n{done.stderr[-2000:]}")
-    runner = f"{sys.executable} -m tests.integration_tests.run_tests"
+    runner = f"{sys.executable} {HERE / 'module.py'} tests.integration_tests.run_tests"
     return [
-        Case(name, ranks, [f"{runner} {out / name} --test_suite features --test_name '{name}' --ngpu {ranks}"])
+        Case(name, ranks, [f"{runner} {OUTPUT} --test_suite features --test_name '{name}' --ngpu {ranks}"])
         for name, ranks in json.loads(found.removeprefix("CASES "))
     ]
 
 
 def verdict(case: Case, place: Path, out: Path, options: argparse.Namespace) -> str:
     """Runs a case; what came of it."""
-    needs = next((why for word, why in NEEDS_CUDA.items() if word in case.name), None)
-    if needs is None and options.checkout is None:
-        needs = WITHOUT_CHECKOUT.get(case.name)
+    needs = next((why for word, why in DATA["needs"].items() if word in case.name), None)
     if needs:
         return f"left out: needs {needs}"
     if case.ranks > options.ranks:
         return f"left out: {case.ranks} ranks"
     start = time.monotonic()
     log = out / f"{case.name}.log"
+    variables = {**environment(), "RUNNER_TEMP": str(out / case.name)}
     for command in case.commands:
         with log.open("a") as file:
             file.write(f"$ {command}\n")
             file.flush()
             process = subprocess.Popen(
-                ["bash", "-c", command], cwd=place, env=environment(), stdout=file, stderr=subprocess.STDOUT,
+                ["bash", "-c", command], cwd=place, env=variables, stdout=file, stderr=subprocess.STDOUT,
                 start_new_session=True,
             )  # fmt: skip
             try:
@@ -206,7 +162,9 @@ def verdict(case: Case, place: Path, out: Path, options: argparse.Namespace) -> 
                 with contextlib.suppress(ProcessLookupError):  # the launcher, if it is there; its ranks end with it
                     os.killpg(process.pid, signal.SIGKILL)
         if status != 0:
-            return f"failed: {reason(log.read_text(errors='replace'))}"
+            said = log.read_text(errors="replace")
+            refused = re.search(r"not supported here: (.*)", said)
+            return f"left out: {refused[1]}" if refused else f"failed: {reason(said)}"
     losses = re.findall(r"loss: +(?:\x1b\[[\d;]*m)?([\d.]+)", log.read_text(errors="replace"))
     return f"passed in {time.monotonic() - start:.0f} s" + (f", last loss {losses[-1]}" if losses else "")
 

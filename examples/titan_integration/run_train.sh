@@ -6,4 +6,4 @@ set -e
 export LOG_RANK=${LOG_RANK:-0}
 exec "${PYTHON:-python}" -m launch run -n "${NGPU:-8}" --local-ranks-filter "$LOG_RANK" --role rank --tee 3 \
     "$(dirname "$(realpath "$0")")/train.py" --module "${MODULE:-llama3}" --config "${CONFIG:-llama3_debugmodel}" \
-    --training.seq_len "${SEQ_LEN:-128}" --training.disable_cuda_graphs "$@"
+    --training.seq_len "${SEQ_LEN:-128}" "$@"

@@ -1,5 +1,6 @@
 """TorchTitan's own command line on device ``neuron``: its configs and flags, with what this torch and a CPU need."""
 
+import sys
 from typing import Any
 
 from collectives.topology import cluster_from_environment
@@ -11,19 +12,16 @@ shims.after_import("neuron", "neuron", cluster_from_environment())
 from torchtitan import train  # noqa: E402  after the shims
 from torchtitan.config import ConfigManager  # noqa: E402
 
-from neuron_dist.titan.attention import OVERRIDE  # noqa: E402
+from neuron_dist.titan.support import adapted, unsupported  # noqa: E402
 
 
 class AdaptedConfigManager(ConfigManager):
     """Configs as the command line gives them, on attention and an SPMD backend that run here."""
 
     def parse_args(self, *args: Any, **kwargs: Any) -> Any:
-        config: Any = super().parse_args(*args, **kwargs)
-        if not shims.torch_knows_spmd_types():
-            config.parallelism.spmd_backend = shims.spmd_backend()
-            config.debug.spmd_typechecking = False
-        if OVERRIDE not in config.override.imports:
-            config.override.imports = [*config.override.imports, OVERRIDE]
+        config = adapted(super().parse_args(*args, **kwargs))
+        for key, value, expected in unsupported(config):
+            sys.exit(f"not supported here: {key}: {value!r} {expected}")
         return config
 
 

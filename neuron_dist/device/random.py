@@ -36,8 +36,9 @@ def get_rng_state(device: Any = "neuron") -> torch.Tensor:
 
 
 def set_rng_state(new_state: torch.Tensor, device: Any = "neuron") -> None:
-    """Sets the state of a device's generator."""
-    _generator(device).set_state(new_state.to("cpu", copy=True))
+    """Sets the state of a device's generator, from a ByteTensor of 16 on any device."""
+    # no copy of one on the CPU: the generator makes it, and under FakeTensorMode one made here would have no memory
+    _generator(device).set_state(new_state.cpu())
 
 
 def own_devices() -> list[int]:

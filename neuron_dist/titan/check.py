@@ -21,11 +21,9 @@ from neuron_dist.titan.layout import Layout, check_layout, layout_of
 from neuron_dist.titan.model import apply_model
 from neuron_dist.titan.problems import Problem, RecipeError, one_of
 from neuron_dist.titan.recipe import Recipe
+from neuron_dist.titan.support import adapted, unsupported
 
 __all__ = ["Plan", "check", "original_config"]
-
-_CUDA_DISPATCHERS = ("DeepEP", "HybridEP", "MinimalAsyncEP")
-"""TorchTitan's ways to move tokens to their experts that are libraries of CUDA kernels."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ def check(
     with _silent():
         config = _configured(loaded, problems)
         config, wrong = apply_data(config, loaded.own.data, loaded.source)
-        findings = [*check_layout(config, ranks), *_support(config), *_tokenizer(config)]
+        findings = [*check_layout(config, ranks), *unsupported(config), *_tokenizer(config)]
     problems += wrong
     defaults = f"default of {loaded.own.config}"
     problems += [
@@ -140,7 +138,7 @@ def _configured(recipe: Recipe, problems: list[Problem]) -> Any:
     """The config function's result with the recipe's fields; raises when there is no such function."""
     config, wrong = apply_model(_config_of(recipe), recipe.own.model, recipe.source)
     problems += wrong
-    config = _adapted(config, recipe)
+    config = dataclasses.replace(adapted(config), dump_folder=recipe.dump_folder)
     fields = Fields(recipe.source, "the recipe", recipes.OWN_KEYS)
     config = fields.apply(config, recipe.titan)
     problems += fields.problems
@@ -195,68 +193,6 @@ def _config_function(recipe: Recipe) -> Any:
         expected = one_of(function, known, f"config function of {module}")
         raise RecipeError([Problem(where("config"), "config", function, expected)])
     return getattr(found, function)
-
-
-def _adapted(config: Any, recipe: Recipe) -> Any:
-    """The config with what this machine needs, all of which a recipe may set otherwise."""
-    from neuron_dist.titan.attention import OVERRIDES
-
-    imports = [*config.override.imports]
-    for attention, replacement in OVERRIDES.items():
-        if replacement not in imports and _has(config, attention):
-            imports.append(replacement)
-    return dataclasses.replace(
-        config,
-        dump_folder=recipe.dump_folder,
-        training=dataclasses.replace(config.training, disable_cuda_graphs=True),
-        parallelism=dataclasses.replace(config.parallelism, spmd_backend=shims.spmd_backend()),
-        override=dataclasses.replace(config.override, imports=imports),
-    )
-
-
-def _has(config: Any, module: type) -> bool:
-    """Whether the model has a module of the config class ``module``."""
-    spec = config.model_spec
-    return spec is not None and any(True for _ in spec.traverse(module))
-
-
-def _support(config: Any) -> list[tuple[str, object, str]]:
-    """What TorchTitan accepts but cannot run here."""
-    from torchtitan.models.common import token_dispatcher
-    from torchtitan.models.common.attention import VarlenAttention
-    from torchtitan.models.common.dist_gemm import RowParallelLinear
-
-    findings: list[tuple[str, object, str]] = []
-    parallelism, spec = config.parallelism, config.model_spec
-    backend = parallelism.spmd_backend
-    if backend == "spmd_types" and not shims.torch_knows_spmd_types():
-        expected = f"needs torch 2.14 or newer; expected {shims.spmd_backend()}"
-        findings.append(("parallelism.spmd_backend", backend, expected))
-    elif backend != "spmd_types" and _has(config, RowParallelLinear.Config):
-        expected = (
-            "folds collectives into matrix products (dist_gemm), for which parallelism.spmd_backend has to be "
-            "spmd_types, which needs torch 2.14 or newer; choose a config without"
-        )
-        findings.append(("config", f"{spec.name} {spec.flavor}", expected))
-    context = parallelism.context_parallel_degree
-    if context > 1 and _has(config, VarlenAttention.Config):
-        expected = "cannot split variable-length attention; expected 1, or a config with flex attention"
-        findings.append(("parallelism.context_parallel_degree", context, expected))
-    for dispatcher in _CUDA_DISPATCHERS:
-        if _has(config, getattr(token_dispatcher, f"{dispatcher}TokenDispatcher").Config):
-            expected = (
-                f"moves tokens by {dispatcher}, which needs CUDA; expected a config with all-to-all"
-            )
-            findings.append(("config", f"{spec.name} {spec.flavor}", expected))
-    tensor = parallelism.tensor_parallel_degree
-    compiled = config.compile.enable and "model" in config.compile.components
-    if compiled and tensor > 1 and not shims.torch_compiles_tensor_parallel():
-        expected = (
-            f"compiles the model, which beside tensor_parallel_degree {tensor} needs torch 2.14 or newer; "
-            "expected false, or compile.components: [loss]"
-        )
-        findings.append(("compile.enable", True, expected))
-    return findings
 
 
 def _tokenizer(config: Any) -> list[tuple[str, object, str]]:

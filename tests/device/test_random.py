@@ -3,6 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 D = "neuron"
@@ -108,6 +109,33 @@ def test_checkpointing_keeps_dropout(use_reentrant):
         run(y).sum().backward()
         grads.append(y.grad)
     assert grads[0].equal(grads[1])
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpointing_of_fake_tensors(use_reentrant):
+    """It restores the generator's state, which is real, under a mode in which copies are not."""
+    torch.neuron.manual_seed(3)
+    before = torch.neuron.get_rng_state()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        x = torch.ones(4, 4, device="neuron", requires_grad=True)
+        y = checkpoint(lambda t: nn.functional.dropout(t).exp(), x, use_reentrant=use_reentrant)
+        y.sum().backward()
+        assert x.grad.shape == (4, 4)
+    assert torch.neuron.get_rng_state().equal(before)
+
+
+def test_states_that_cannot_be_set():
+    before = torch.neuron.get_rng_state()
+    with FakeTensorMode():
+        fake = torch.zeros(16, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="has no memory"):
+        torch.neuron.set_rng_state(fake)
+    with pytest.raises(ValueError, match="16 bytes"):
+        torch.neuron.set_rng_state(before[:8])
+    with pytest.raises(TypeError, match="ByteTensor"):
+        torch.neuron.set_rng_state(before.float())
+    torch.neuron.set_rng_state(before.to("neuron"))
+    assert torch.neuron.get_rng_state().equal(before)
 
 
 def test_a_model_gets_the_cpus_weights():

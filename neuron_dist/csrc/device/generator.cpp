@@ -68,6 +68,9 @@ void NeuronGenerator::set_state(const c10::TensorImpl& state) {
   TORCH_CHECK_VALUE(
       state.numel() == static_cast<int64_t>(kStateBytes), "RNG state of a neuron device has ",
       kStateBytes, " bytes (seed, offset), got ", state.numel());
+  TORCH_CHECK_VALUE(
+      state.data() != nullptr,
+      "RNG state has no memory, as a tensor made under FakeTensorMode has none; expected one of get_rng_state()");
   uint64_t words[2];
   std::memcpy(words, state.data(), kStateBytes);
   seed_ = words[0];
