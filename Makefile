@@ -12,8 +12,8 @@ PIP_ARGS ?=
 RANKS ?=
 RECIPE ?= configs/recipes/llama3_debug.yaml
 ARGS ?=
-# what `make bench` measures: collectives, device, or both; ARGS alone is for collectives
-BENCH ?= $(if $(ARGS),collectives,device collectives)
+# what `make bench` measures, of benchmarks/; ARGS alone is for process_group
+BENCH ?= $(if $(ARGS),process_group,device process_group)
 
 TORCH := torch==2.13.0
 VENV := .venv
@@ -44,8 +44,7 @@ conformance: build
 lint: build
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/mypy benchmarks/collectives.py
-	$(BIN)/mypy --explicit-package-bases benchmarks/op_coverage.py benchmarks/device.py benchmarks/architectures.py benchmarks/pytest_plugin.py benchmarks/fidelity.py benchmarks/published_training.py benchmarks/replay.py benchmarks/launcher.py
+	$(BIN)/mypy --explicit-package-bases benchmarks
 
 build: $(VENV)/.native
 

@@ -23,16 +23,12 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+from neuron_dist.testing.architectures.check import Row
+from neuron_dist.testing.architectures.page import render, summary
+from neuron_dist.testing.architectures.sweep import all_kinds, run
+from neuron_dist.testing.op_docs import into_page
+
 HERE = Path(__file__).resolve().parent
-sys.path[:] = [
-    p for p in sys.path if Path(p).resolve() != HERE
-]  # benchmarks/collectives.py hides the package
-
-from neuron_dist.testing.architectures.check import Row  # noqa: E402
-from neuron_dist.testing.architectures.page import render, summary  # noqa: E402
-from neuron_dist.testing.architectures.sweep import all_kinds, run  # noqa: E402
-from neuron_dist.testing.op_docs import into_page  # noqa: E402
-
 DOCS = HERE.parent / "docs" / "coverage.md"
 
 

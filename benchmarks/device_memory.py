@@ -9,6 +9,7 @@ from functools import partial
 import torch
 
 from benchmarks.device_timing import Side, Timing
+from neuron_dist import device as neuron
 
 SIZES = {"256 B": 1 << 8, "64 KiB": 1 << 16, "1 MiB": 1 << 20, "64 MiB": 1 << 26}
 
@@ -32,7 +33,7 @@ def churn(device: str) -> Callable[[], None]:
 
 def measure(timing: Timing, rounds: int) -> dict[str, dict[str, float]]:
     """Median microseconds of each case: on the CPU, and on neuron with each kind of history."""
-    record = torch.neuron.memory._record_memory_history
+    record = neuron.memory._record_memory_history
     columns = {
         "cpu": ("cpu", partial(record, enabled=None)),
         "neuron": ("neuron", partial(record, enabled=None)),

@@ -46,7 +46,7 @@ class Timing:
         calls = int(min(max(ROUND_S / max(once, 1e-7), 3), 10_000))
         times: dict[str, list[float]] = {name: [] for name in sides}
         for turn in range(rounds):
-            for name in list(sides) if turn % 2 == 0 else reversed(sides):
+            for name in list(sides) if turn % 2 == 0 else reversed(list(sides)):
                 sides[name].before()
                 times[name].append(timers[name].timeit(calls) / calls * 1e6)
         return {name: statistics.median(t) for name, t in times.items()}

@@ -17,13 +17,9 @@ import json
 import statistics
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:] = [p for p in sys.path if Path(p).resolve() != HERE]  # benchmarks/collectives.py hides the package
-
-from collectives import load_cluster, plan  # noqa: E402
-from collectives.topology import product_names  # noqa: E402
+from collectives import load_cluster, plan
+from collectives.topology import product_names
 
 KI, MI, GI = 1 << 10, 1 << 20, 1 << 30
 

@@ -20,16 +20,12 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+from neuron_dist.testing.op_checks import LAYOUTS
+from neuron_dist.testing.op_docs import into_page, render, summary
+from neuron_dist.testing.op_workers import Case, Record, run_cases, stable_hash
+from neuron_dist.testing.suites import SUITES
+
 HERE = Path(__file__).resolve().parent
-sys.path[:] = [
-    p for p in sys.path if Path(p).resolve() != HERE
-]  # benchmarks/collectives.py hides the package
-
-from neuron_dist.testing.op_checks import LAYOUTS  # noqa: E402
-from neuron_dist.testing.op_docs import into_page, render, summary  # noqa: E402
-from neuron_dist.testing.op_workers import Case, Record, run_cases, stable_hash  # noqa: E402
-from neuron_dist.testing.suites import SUITES  # noqa: E402
-
 DOCS = HERE.parent / "docs" / "coverage.md"
 
 

@@ -20,23 +20,19 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import torch
+import yaml
+from torch.nn import functional as F
+
+from collectives.topology import Cluster, load_cluster
+from neuron_dist.simulation import transformer
+from neuron_dist.simulation.architecture import Run, Shape
+from neuron_dist.simulation.estimate import Charge, Job, Layout, Stage, Step, estimate
+from neuron_dist.simulation.program import Program, Recorder
+from neuron_dist.simulation.roofline import Roofline
+from neuron_dist.simulation.transformer import Piece
+
 HERE = Path(__file__).resolve().parent
-sys.path[:] = [
-    p for p in sys.path if Path(p).resolve() != HERE
-]  # benchmarks/collectives.py hides the package
-
-import torch  # noqa: E402
-import yaml  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
-
-from collectives.topology import Cluster, load_cluster  # noqa: E402
-from neuron_dist.simulation import transformer  # noqa: E402
-from neuron_dist.simulation.architecture import Run, Shape  # noqa: E402
-from neuron_dist.simulation.estimate import Charge, Job, Layout, Stage, Step, estimate  # noqa: E402
-from neuron_dist.simulation.program import Program, Recorder  # noqa: E402
-from neuron_dist.simulation.roofline import Roofline  # noqa: E402
-from neuron_dist.simulation.transformer import Piece  # noqa: E402
-
 PRODUCTS = ("trn1.32xlarge", "trn1n.32xlarge")
 PRECISIONS = {
     "bf16 + fp32 optimizer": (torch.bfloat16, torch.float32, torch.float32),

@@ -14,24 +14,18 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path[:] = [
-    p for p in sys.path if Path(p).resolve() != HERE
-]  # benchmarks/collectives.py hides the package
+import numpy as np
 
-import numpy as np  # noqa: E402
-
-from collectives.topology import Cluster, load_cluster  # noqa: E402
-from neuron_dist.simulation.replay import Replay, replay  # noqa: E402
-from neuron_dist.simulation.retime import write  # noqa: E402
-from neuron_dist.simulation.trace import (  # noqa: E402
+from collectives.topology import Cluster, load_cluster
+from neuron_dist.simulation.replay import Replay, replay
+from neuron_dist.simulation.retime import write
+from neuron_dist.simulation.trace import (
     FORMAT,
     NOBODY,
     RECORD,

@@ -21,9 +21,6 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:] = [
-    p for p in sys.path if Path(p).resolve() != HERE
-]  # benchmarks/collectives.py hides the package
 sys.path.insert(0, str(HERE.parent))
 
 import torch  # noqa: E402

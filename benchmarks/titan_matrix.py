@@ -19,12 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-HERE = Path(__file__).resolve().parent
-sys.path[:] = [
-    p for p in sys.path if Path(p).resolve() != HERE
-]  # benchmarks/collectives.py hides the package
-
-from neuron_dist.testing.titan_cases import (  # noqa: E402
+from neuron_dist.testing.titan_cases import (
     BACKENDS,
     Case,
     Outcome,
@@ -34,8 +29,9 @@ from neuron_dist.testing.titan_cases import (  # noqa: E402
     refuse_case,
     run_case,
 )
-from neuron_dist.testing.titan_docs import render, table  # noqa: E402
+from neuron_dist.testing.titan_docs import render, table
 
+HERE = Path(__file__).resolve().parent
 CASES = HERE / "titan_matrix.yaml"
 DOCS = HERE.parent / "docs" / "titan.md"
 Results = dict[str, dict[str, Outcome]]

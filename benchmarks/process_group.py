@@ -1,7 +1,7 @@
 """Latency of collectives: backend neuron beside Gloo, MPICH and plain memory copies, in one run.
 
-    python benchmarks/collectives.py                          # all_reduce, 2 and 4 ranks, 256 B to 64 MB
-    python benchmarks/collectives.py --op reduce_scatter --ranks 4 --json out.json
+    python benchmarks/process_group.py                          # all_reduce, 2 and 4 ranks, 256 B to 64 MB
+    python benchmarks/process_group.py --op reduce_scatter --ranks 4 --json out.json
 
 Candidates take turns at every size, several rounds of them, each in rank processes of its own that sleep while the
 others are measured: on a noisy machine all see the same noise. A number is the median latency of a call, of the
