@@ -64,8 +64,10 @@ def test_cells(cls):
         module, x = copy.deepcopy(cell).to(device), inputs.to(device).requires_grad_()
         state = module(x, module(x))
         values = list(state) if isinstance(state, tuple) else [state]
-        grads = torch.autograd.grad(sum(v.sin().sum() for v in values), [x, *module.parameters()])
-        return [t.detach().cpu() for t in (*values, *grads)]
+        leaves = [x, *module.parameters()]
+        grads = torch.autograd.grad(sum(v.sin().sum() for v in values), leaves, create_graph=True)
+        second = torch.autograd.grad(sum(g.sin().sum() for g in grads), leaves)
+        return [t.detach().cpu() for t in (*values, *grads, *second)]
 
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         torch.manual_seed(0)

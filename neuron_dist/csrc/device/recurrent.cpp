@@ -46,22 +46,34 @@ struct State {
   Tensor c; // LSTM only
 };
 
-// One step: from the input's part of the gates, (batch, gates * hidden), and the state before it.
-using Cell = State (*)(const Tensor& in, const State&, const Weights&);
+// The input's part of the gates, (batch, gates * hidden): of a layer all steps' at once, of a cell alone where the CPU
+// computes it, since a second derivative adds in the order of the operators.
+struct Input {
+  Tensor value;
+  bool is_part_of_gates;
 
-Tensor plus_hidden(const Tensor& in, const State& state, const Weights& w) {
-  return at::linear(state.h, w.hh, w.hh_bias).add_(in);
+  Tensor part_of_gates(const Weights& w) const {
+    return is_part_of_gates ? value : at::linear(value, w.ih, w.ih_bias);
+  }
+};
+
+// One step from the input and the state before it.
+using Cell = State (*)(const Input&, const State&, const Weights&);
+
+Tensor plus_hidden(const Input& in, const State& state, const Weights& w) {
+  const Tensor gates = at::linear(state.h, w.hh, w.hh_bias);
+  return gates.add_(in.part_of_gates(w));
 }
 
-State tanh_cell(const Tensor& in, const State& state, const Weights& w) {
+State tanh_cell(const Input& in, const State& state, const Weights& w) {
   return {at::tanh(plus_hidden(in, state, w)), {}};
 }
 
-State relu_cell(const Tensor& in, const State& state, const Weights& w) {
+State relu_cell(const Input& in, const State& state, const Weights& w) {
   return {at::relu(plus_hidden(in, state, w)), {}};
 }
 
-State lstm_step(const Tensor& in, const State& state, const Weights& w) {
+State lstm_step(const Input& in, const State& state, const Weights& w) {
   auto gates = plus_hidden(in, state, w).unsafe_chunk(4, /*dim=*/1);
   const Tensor enter = gates[0].sigmoid_();
   const Tensor keep = gates[1].sigmoid_();
@@ -75,8 +87,8 @@ State lstm_step(const Tensor& in, const State& state, const Weights& w) {
   return {std::move(h), std::move(c)};
 }
 
-State gru_step(const Tensor& in, const State& state, const Weights& w) {
-  const auto from_input = in.unsafe_chunk(3, /*dim=*/1);
+State gru_step(const Input& in, const State& state, const Weights& w) {
+  const auto from_input = in.part_of_gates(w).unsafe_chunk(3, /*dim=*/1);
   auto gates = at::linear(state.h, w.hh, w.hh_bias).unsafe_chunk(3, /*dim=*/1);
   const Tensor reset = gates[0].add_(from_input[0]).sigmoid_();
   const Tensor update = gates[1].add_(from_input[1]).sigmoid_();
@@ -137,7 +149,7 @@ Layer run_padded(const Kind& kind, const Tensor& input, State state, const Weigh
   std::vector<Tensor> outputs;
   outputs.reserve(steps.size());
   for (const Tensor& in : steps) {
-    state = kind.cell(in, state, w);
+    state = kind.cell({in, /*is_part_of_gates=*/true}, state, w);
     outputs.push_back(state.h);
   }
   if (backwards) {
@@ -178,7 +190,7 @@ Layer run_packed(
       state = rows(state, 0, size);
       running = size;
     }
-    state = kind.cell(in, state, w);
+    state = kind.cell({in, /*is_part_of_gates=*/true}, state, w);
     outputs.push_back(state.h);
   }
   ended.push_back(std::move(state));
@@ -200,7 +212,7 @@ Layer run_packed_backwards(
       running = *size;
     }
     offset -= *size;
-    state = kind.cell(all.narrow(0, offset, *size), state, w);
+    state = kind.cell({all.narrow(0, offset, *size), /*is_part_of_gates=*/true}, state, w);
     outputs.push_back(state.h);
   }
   std::reverse(outputs.begin(), outputs.end());
@@ -455,7 +467,7 @@ State one_step(
   check_cell(kind, input, hx, w_ih, w_hh);
   const Weights w{w_ih, w_hh, b_ih.value_or(Tensor()), b_hh.value_or(Tensor()), {}};
   const State state{hx[0], hx.size() == 2 ? hx[1] : Tensor()};
-  return kind.cell(at::linear(input, w.ih, w.ih_bias), state, w);
+  return kind.cell({input, /*is_part_of_gates=*/false}, state, w);
 }
 
 std::tuple<Tensor, Tensor> lstm_cell(
