@@ -6,6 +6,7 @@ import difflib
 import importlib.util
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,37 @@ def command(ctx: click.Context, args: list[str]) -> None:
         "Runs a program on several ranks of this machine. Options and environment are torchrun's; ranks are forked "
         "from one process that has imported torch, so that they start in milliseconds.",
     )
+    parser.add_argument(
+        "--preload",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="Import this module, too, before ranks are forked: once instead of in every rank, which is for what takes "
+        "seconds, such as transformers. It must start no thread and not use the device. Can be repeated.",
+    )
     options = parser.parse(args)
     _check_target(options, parser)
-    preload()
+    _preload(options.preload, parser)
     sys.exit(launch(options, ctx.command_path))
+
+
+def _preload(modules: list[str], parser: Parser) -> None:
+    """Imports what every rank needs and ``modules``, found as a program in the current directory finds them."""
+    if modules:
+        # pyarrow's own allocator would start a thread
+        os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+        sys.path.insert(0, os.getcwd())
+    try:
+        preload(*modules)
+    except ImportError as error:
+        if not modules:
+            raise
+        parser.error(f"--preload: {error}")
+    if modules:
+        del sys.path[0]
+        if threading.active_count() > 1:
+            names = ", ".join(thread.name for thread in threading.enumerate()[1:])
+            parser.error(f"--preload {' '.join(modules)}: has started a thread ({names}), which forked ranks would lack")
 
 
 def _check_target(options: Any, parser: Parser) -> None:

@@ -3,16 +3,11 @@
 import sys
 from typing import Any
 
+from titan_imports import ConfigManager, adapted, shims, train, unsupported
+
 from collectives.topology import cluster_from_environment
-from neuron_dist.titan import shims
 
-shims.before_import("neuron")
 shims.after_import("neuron", "neuron", cluster_from_environment())
-
-from torchtitan import train  # noqa: E402  after the shims
-from torchtitan.config import ConfigManager  # noqa: E402
-
-from neuron_dist.titan.support import adapted, unsupported  # noqa: E402
 
 
 class AdaptedConfigManager(ConfigManager):

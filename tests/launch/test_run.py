@@ -100,6 +100,15 @@ def test_a_program_finds_what_python_gives_it(tmp_path, spelled):
     assert f"OMP_NUM_THREADS={found[0]['threads']} in each of 2 ranks" in run.err
 
 
+def test_what_is_preloaded_is_imported_once(tmp_path):
+    (tmp_path / "slow.py").write_text("import os\nprint('imported by', os.getpid(), flush=True)\n")
+    (tmp_path / "use.py").write_text("import slow; print('used', slow.__name__)")
+    run = launched(tmp_path, "run", "-n", "2", "--preload", "slow", "use.py")
+    assert run.code == 0, run.err
+    assert run.out.count("imported by") == 1
+    assert run.out.count("used slow") == 2
+
+
 def test_an_exception_is_told_once_and_ranks_start_again_if_they_may(failing):
     run = launched(failing, "run", "-n", "3", "--max-restarts", "1", "--log-dir", "logs", "-r", "3", "failing.py", "raise")
     assert run.code == 0, run.err
@@ -128,6 +137,15 @@ def test_a_death_is_told_before_what_it_did_to_others(failing, what, told):
     assert told.format(*pids) in run.err
     assert "2 other ranks failed after it: rank" in run.err
     assert not run.left
+
+
+def test_what_cannot_be_preloaded(failing):
+    run = launched(failing, "run", "-n", "2", "--preload", "failing2", "failing.py", "raise")
+    assert run.code == 2 and "--preload: No module named 'failing2'" in run.err
+    source = "import threading, time\nthreading.Thread(target=time.sleep, args=(9,), name='sleeper', daemon=True).start()\n"
+    (failing / "threaded.py").write_text(source)
+    run = launched(failing, "run", "-n", "2", "--preload", "threaded", "failing.py", "raise")
+    assert run.code == 2 and "--preload threaded: has started a thread (sleeper)" in run.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
