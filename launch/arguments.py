@@ -12,7 +12,8 @@ from typing import Any
 
 import click
 
-from launch.options import near, ranges
+from collectives.spelling import ranges
+from launch.options import near
 
 __all__ = ["CHECKS", "NccomCommand", "read_groups"]
 

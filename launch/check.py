@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from launch.options import ranges, table
+from collectives.spelling import ranges
+from launch.options import table
 
 if TYPE_CHECKING:
     from neuron_dist.titan.check import Plan

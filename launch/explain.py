@@ -13,8 +13,9 @@ from collectives.bandwidth import busbw_factor
 from collectives.draw import links_table, text
 from collectives.planner import Plan, plan
 from collectives.schedule import OPS, ROOTED, ScheduleError, chunk_bounds
+from collectives.spelling import ranges
 from collectives.topology import ClusterError
-from launch.options import Bytes, Named, Ranks, cluster_options, load, ranges, table
+from launch.options import Bytes, Named, Ranks, cluster_options, load, table
 
 __all__ = ["command"]
 

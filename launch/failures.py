@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from launch.options import ranges
+from collectives.spelling import ranks
 from neuron_dist.forking import signal_name
 
 __all__ = ["Failure", "Failures"]
@@ -80,7 +80,7 @@ def _summary(failures: Iterable[Failure]) -> str:
     for failure in failures:
         by_how.setdefault(_shortened(failure.how), []).append(failure.rank)
     groups = sorted(by_how.items(), key=lambda item: -len(item[1]))
-    return "; ".join(f"rank{'s' * (len(ranks) > 1)} {ranges(sorted(ranks))} {how}" for how, ranks in groups[:_MOST]) + (
+    return "; ".join(f"{ranks(those)} {how}" for how, those in groups[:_MOST]) + (
         f"; and {len(groups) - _MOST} more kinds" if len(groups) > _MOST else ""
     )
 

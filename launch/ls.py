@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from collectives.spelling import ranges
 from collectives.topology import Cluster
-from launch.options import cluster_options, load, ranges
+from launch.options import cluster_options, load
 from launch.processes import DeviceProcess, device_processes
 
 __all__ = ["command", "devices"]

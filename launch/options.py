@@ -11,7 +11,7 @@ import click
 
 from collectives.topology import Cluster, ClusterError, cluster_from_environment
 
-__all__ = ["Bytes", "Named", "Ranks", "cluster_options", "load", "near", "ranges", "table"]
+__all__ = ["Bytes", "Named", "Ranks", "cluster_options", "load", "near", "table"]
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -82,24 +82,6 @@ def load(product: str | None, instances: int, lnc: int | None, mapping: Sequence
         return cluster_from_environment(product, instances, lnc, list(mapping) if mapping else None)
     except ClusterError as error:
         raise click.UsageError(str(error)) from None
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """``0-3, 8, 12-60:4``, as :class:`Ranks` reads it."""
-    parts, at = [], 0
-    while at < len(numbers):
-        end, step = at + 1, 1
-        if end < len(numbers):
-            step = numbers[end] - numbers[at]
-        while step > 0 and end < len(numbers) and numbers[end] == numbers[end - 1] + step:
-            end += 1
-        if end - at < (2 if step == 1 else 3):
-            end = at + 1
-            parts.append(str(numbers[at]))
-        else:
-            parts.append(f"{numbers[at]}-{numbers[end - 1]}" + (f":{step}" if step > 1 else ""))
-        at = end
-    return ", ".join(parts)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]], left: Iterable[int] = ()) -> str:

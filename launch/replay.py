@@ -11,8 +11,9 @@ import click
 
 from collectives.draw import links_table
 from collectives.schedule import ScheduleError
+from collectives.spelling import ranges
 from collectives.topology import Cluster, ClusterError
-from launch.options import cluster_options, load, ranges, table
+from launch.options import cluster_options, load, table
 
 __all__ = ["command"]
 

@@ -145,7 +145,8 @@ def verdict(case: Case, place: Path, out: Path, options: argparse.Namespace) -> 
         return f"left out: {case.ranks} ranks"
     start = time.monotonic()
     log = out / f"{case.name}.log"
-    variables = {**environment(), "RUNNER_TEMP": str(out / case.name)}
+    lengths = [length for word, length in DATA["seq_len"].items() if word in re.split(r"\W|_", case.name)]
+    variables = {"SEQ_LEN": str(max(lengths, default=128)), **environment(), "RUNNER_TEMP": str(out / case.name)}
     for command in case.commands:
         with log.open("a") as file:
             file.write(f"$ {command}\n")

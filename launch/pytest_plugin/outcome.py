@@ -15,8 +15,9 @@ from _pytest._code.code import (
     ReprTraceback,
 )
 
+from collectives import spelling
 from launch.pytest_plugin.records import PHASES, Record, TestFailed
-from neuron_dist.testing.errors import RankError, spelled
+from neuron_dist.testing.errors import RankError
 from neuron_dist.testing.ranks import Launch
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Outcome:
             raise self.lost[first]
         error = self.records[first].error
         if error is None:  # it could not be pickled
-            error = RankError(f"{spelled([first])} of {self.world_size} failed", first)
+            error = RankError(f"{spelling.ranks([first])} of {self.world_size} failed", first)
         raise error
 
     def outputs(self) -> Iterator[tuple[str, str, str]]:
@@ -109,7 +110,7 @@ class Outcome:
                     texts.setdefault((match[2], match[1]), {}).setdefault(text, []).append(rank)
         for (when, key), groups in sorted(texts.items(), key=lambda pair: PHASES.index(pair[0][0])):
             for text, ranks in groups.items():
-                yield f"{when} ({spelled(ranks)})", key, text
+                yield f"{when} ({spelling.ranks(ranks)})", key, text
 
     def tell_warnings(self) -> None:
         """Warnings of the ranks, each once."""
@@ -162,15 +163,15 @@ class Outcome:
             here = (crash.path, crash.lineno) if crash else None
             phase = "" if report is None or report.when == self.when else f" in {report.when}"
             if here and here == place:
-                blocks.append((f"{spelled(ranks)}{phase}, at the same line", [(_only_error(longrepr), crash)]))
+                blocks.append((f"{spelling.ranks(ranks)}{phase}, at the same line", [(_only_error(longrepr), crash)]))
             else:
                 parts = self._parts(first, longrepr)
                 if blocks and self.config.option.tbstyle == "auto":  # most often a consequence of the first
                     parts = [(_without_source(traceback), crash) for traceback, crash in parts]
-                blocks.append((f"{spelled(ranks)}{phase}", parts))
+                blocks.append((f"{spelling.ranks(ranks)}{phase}", parts))
             place = place or here
         held = self._held(place)
-        blocks += [(f"{spelled(ranks)} passed that line", [(_plain(text), None)]) for text, ranks in held.items()]
+        blocks += [(f"{spelling.ranks(ranks)} passed that line", [(_plain(text), None)]) for text, ranks in held.items()]
         chain: list[Any] = [(_plain(""), None, f"{self._summary()}\n\n{_heading(blocks[0][0])}")]
         for index, (_, parts) in enumerate(blocks):
             after = "\n" + _heading(blocks[index + 1][0]) if index + 1 < len(blocks) else None
@@ -181,11 +182,11 @@ class Outcome:
         return made
 
     def _summary(self) -> str:
-        failed = f"{spelled(self.failed)} of {self.world_size} failed"
+        failed = f"{spelling.ranks(self.failed)} of {self.world_size} failed"
         if len(self.failed) > 1:
             failed += f", rank {self.failed[0]} first"
         passed = [rank for rank in range(self.world_size) if rank not in self.failed]
-        return f"{failed}; {spelled(passed)} passed" if passed else failed
+        return f"{failed}; {spelling.ranks(passed)} passed" if passed else failed
 
     def _message(self, rank: int) -> Hashable:
         if rank in self.lost:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from collectives.spelling import ranks
 from neuron_dist.simulation.operations import ANY, Operation
 from neuron_dist.simulation.rank_clock import RankClock
 from neuron_dist.simulation.trace import Kind, RankTrace
@@ -81,12 +82,7 @@ def _because(operation: Operation, on_their_way: set[int]) -> str:
         if operation.received is None and not operation.eager:
             return f"rank {operation.ranks[1]} never called its recv"
     elif missing := [r for r in operation.ranks if r not in operation.issues]:
-        return f"{_ranks(missing)} never called it"
+        return f"{ranks(missing)} never called it"
     if on_their_way:
-        return f"{_ranks(sorted(on_their_way))} wait{'s' * (len(on_their_way) == 1)} before it"
+        return f"{ranks(list(on_their_way))} wait{'s' * (len(on_their_way) == 1)} before it"
     return "the one before it has not ended"
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    shown = ", ".join(map(str, ranks[:8])) + (" ..." if len(ranks) > 8 else "")
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

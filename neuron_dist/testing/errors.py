@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from neuron_dist.forking import signal_name
 
-__all__ = ["RankDied", "RankError", "RanksTimeout", "spelled"]
+__all__ = ["RankDied", "RankError", "RanksTimeout"]
 
 
 class RankError(RuntimeError):
@@ -40,15 +38,3 @@ class RanksTimeout(RuntimeError):
     def __init__(self, message: str, ranks: list[int]) -> None:
         super().__init__(message)
         self.ranks = ranks
-
-
-def spelled(ranks: Sequence[int]) -> str:
-    """``rank 3``, ``ranks 0, 2``, ``ranks 0-5, 7``."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    words = [f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
-    return f"rank{'s' if len(ranks) != 1 else ''} {', '.join(words)}"

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any
 
+from collectives import spelling
 from neuron_dist.forking import MAX_DESCRIPTORS
-from neuron_dist.testing.errors import RankDied, RankError, RanksTimeout, spelled
+from neuron_dist.testing.errors import RankDied, RankError, RanksTimeout
 from neuron_dist.testing.nursery import STACK_SIGNAL, Request, import_modules, main
 
 __all__ = ["Launch", "Output", "close_nursery", "launched", "run_ranks", "start_nursery"]
@@ -340,7 +341,7 @@ class Launch:
             self.signal(rank, STACK_SIGNAL)
         time.sleep(STACK_GRACE_S)
         lines = [
-            f"{spelled(hung)} of {len(self.results)} did not finish {self.name} within {after_s:.0f} s"
+            f"{spelling.ranks(hung)} of {len(self.results)} did not finish {self.name} within {after_s:.0f} s"
         ]
         for rank, (_, failure) in sorted(self.failures.items()):
             lines.append(f"rank {rank} had failed before: {str(failure).strip().splitlines()[-1]}")

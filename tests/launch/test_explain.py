@@ -3,7 +3,8 @@
 import pytest
 
 from collectives import load_cluster, plan
-from launch.options import Ranks, ranges
+from collectives.spelling import ranges
+from launch.options import Ranks
 from tests.launch.run import call, refused
 
 

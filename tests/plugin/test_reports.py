@@ -161,7 +161,7 @@ def test_reports(inner, run):
     ])  # fmt: skip
     # A peer's consequence comes second and without torch's source.
     out.fnmatch_lines([
-        "ranks 0, 1 of 2 failed, rank 1 first",
+        "ranks 0-1 of 2 failed, rank 1 first",
         "----- rank 1 -----",
         "E*ValueError: boom",
         "----- rank 0 -----",
@@ -183,7 +183,7 @@ def test_reports(inner, run):
     # Ranks that report nothing.
     out.fnmatch_lines_random([
         "rank 1 (pid *) ended without a result: killed by SIGKILL",
-        "*Captured stdout call (ranks 0, 1)*",
+        "*Captured stdout call (ranks 0-1)*",
         "last words",
         "ranks 0, 2 of 3 did not finish test_it.py::test_hang within 5 s",
         '  File "*test_it.py", line * in test_hang',

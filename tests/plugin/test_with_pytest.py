@@ -39,7 +39,7 @@ def test_xdist(inner, run):
     result = run("-n", "1", "--colour=red")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(
-        ["ranks 0, 1 of 2 failed*", ">       assert n != 2", "E       assert 2 != 2", "*Captured stdout call (rank 0)*"]
+        ["ranks 0-1 of 2 failed*", ">       assert n != 2", "E       assert 2 != 2", "*Captured stdout call (rank 0)*"]
     )
 
 
