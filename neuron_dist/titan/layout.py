@@ -265,7 +265,7 @@ def _pipeline(config: Any, layout: Layout) -> Iterator[Finding]:
     model = config.model_spec.model
     try:
         dims: Any = SimpleNamespace(pp=layout.pipeline)
-        _generate_llm_fqn_per_model_part(*_get_pipeline_metadata(dims, parallelism, model))
+        stages = _generate_llm_fqn_per_model_part(*_get_pipeline_metadata(dims, parallelism, model))
     except (ValueError, AssertionError) as error:
         key = (
             "pipeline_parallel_degree"
@@ -277,6 +277,15 @@ def _pipeline(config: Any, layout: Layout) -> Iterator[Finding]:
             _P + key,
             getattr(parallelism, key),
             f"the model's {layers} layers do not split so: {error}",
+        )
+        return
+    bare = [i for i, names in enumerate(stages) if not any(n.startswith("layers.") for n in names)]
+    if bare and layout.context > 1:  # TorchTitan looks for a stage's first attention
+        yield (
+            _P + "context_parallel_degree",
+            layout.context,
+            f"stage {bare[0]} of {len(stages)} has no layer whose attention could be split; expected 1, more layers, "
+            "or a schedule with fewer stages, such as 1F1B",
         )
 
 

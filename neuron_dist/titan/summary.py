@@ -16,11 +16,19 @@ class Recorder:
 
     losses: dict[int, float] = field(default_factory=dict)
     """Step -> loss, of the steps that were logged."""
+    validation_losses: dict[int, float] = field(default_factory=dict)
+    """Step -> loss on the validation data after it."""
     seconds: dict[int, float] = field(default_factory=dict)
     """Step -> seconds a step since the step logged before."""
     peak_bytes: int = 0
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
+        if (loss := metrics.get("validation_metrics/loss")) is not None:
+            self.validation_losses[step] = float(loss)
+            self.saw_memory(
+                int(float(metrics["validation_metrics/memory/max_reserved(GiB)"]) * 2**30)
+            )
+            return
         self.losses[step] = float(metrics["loss_metrics/global_avg_loss"])
         self.seconds[step] = float(metrics["time_metrics/end_to_end(s)"])
         self.saw_memory(int(float(metrics["memory/max_reserved(GiB)"]) * 2**30))
@@ -69,6 +77,9 @@ def summary(
         lines.append(("time", f"{statistics.median(times):.3f} s a step (median)"))
     else:
         lines.append(("steps", "none"))
+    if seen.validation_losses:
+        last = max(seen.validation_losses)
+        lines.append(("valid", f"loss {seen.validation_losses[last]:.5f} after step {last}"))
     peaks = [r.peak_bytes for r in recorders]
     worst = max(range(len(peaks)), key=peaks.__getitem__)
     lines.append(("memory", f"{peaks[worst] / 2**30:.2f} GiB {memory}, peak of rank {worst}"))

@@ -158,6 +158,21 @@ def test_degrees_that_do_not_divide_the_heads(tmp_path: Path) -> None:
     assert "does not divide the 16 attention heads of layer 0" in refused(tmp_path, text, ranks=64)
 
 
+def test_a_pipeline_stage_without_attention_to_split(tmp_path: Path) -> None:
+    degrees = [
+        "parallelism.pipeline_parallel_degree=2",
+        "parallelism.context_parallel_degree=2",
+        "parallelism.data_parallel_shard_degree=1",
+        "parallelism.tensor_parallel_degree=1",
+        "training.seq_len=256",
+        "model.n_layers=4",
+    ]
+    message = refused(tmp_path, RECIPE, *degrees)
+    assert "stage 3 of 4 has no layer whose attention could be split" in message
+    degrees.append("parallelism.pipeline_parallel_schedule=1F1B")
+    assert "stage" not in refused(tmp_path, RECIPE, *degrees, "training.stepz=1")
+
+
 def test_too_many_pipeline_stages(tmp_path: Path) -> None:
     degrees = [
         "parallelism.pipeline_parallel_degree=16",
