@@ -87,6 +87,8 @@ def launch(options: argparse.Namespace, name: str, live: LiveLine | None = None)
     from torch.distributed.elastic.multiprocessing import SignalException, api
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
 
+    from neuron_dist.loopback import elastic_stores
+
     _set_threads(local_world_size(options))
     for logger in (api.logger, logging.getLogger("torch.distributed.elastic.agent.server.api")):
         logger.addFilter(lambda entry: not _NOISE.match(entry.getMessage()))
@@ -95,7 +97,8 @@ def launch(options: argparse.Namespace, name: str, live: LiveLine | None = None)
     try:
         # The error file of this process, where somebody has started it who reads one, is that of the first failure.
         run_agent = record(torchrun.run) if "TORCHELASTIC_ERROR_FILE" in os.environ else torchrun.run
-        run_agent(options)
+        with elastic_stores():
+            run_agent(options)
     except ChildFailedError as error:
         run.tell(str(error))
         return EXIT_FAILED

@@ -103,9 +103,9 @@ def launched(
     ``inherit`` are descriptors that ranks find in :data:`neuron_dist.testing.nursery.inherited`. ``name`` is what
     messages call it, the function's name unless given.
     """
-    from torch.distributed import TCPStore
+    from neuron_dist import loopback
 
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = loopback.store(wait_for_workers=False)
     request = Request(
         name=name or f"{fn.__module__}.{fn.__qualname__}",
         prepare=pickle.dumps(prepare),

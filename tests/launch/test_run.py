@@ -100,6 +100,20 @@ def test_a_program_finds_what_python_gives_it(tmp_path, spelled):
     assert f"OMP_NUM_THREADS={found[0]['threads']} in each of 2 ranks" in run.err
 
 
+def test_the_store_is_this_machines_alone(tmp_path):
+    """On all addresses torch's store asks the name server for each rank's name, and waits where none answers."""
+    (tmp_path / "listening.py").write_text(
+        "import os\n"
+        "port = f':{int(os.environ[\"MASTER_PORT\"]):04X} '\n"
+        "lines = [line for name in ('tcp', 'tcp6') for line in open(f'/proc/net/{name}') if ' 0A ' in line]\n"
+        "print([line.split()[1] for line in lines if port in line])\n"
+    )
+    run = launched(tmp_path, "run", "-n", "1", "listening.py")
+    assert run.code == 0, run.err
+    (address,) = ast.literal_eval(run.out)
+    assert address.startswith("0100007F:")  # 127.0.0.1
+
+
 def test_what_is_preloaded_is_imported_once(tmp_path):
     (tmp_path / "slow.py").write_text("import os\nprint('imported by', os.getpid(), flush=True)\n")
     (tmp_path / "use.py").write_text("import slow; print('used', slow.__name__)")
