@@ -161,9 +161,21 @@ def _inherited(path: Path) -> Source:
     *uppers, merged = sources
     for source in reversed(uppers):
         merged.values.pop("description", None)  # each file's own
+        _make_way(merged, source.values.get("data"))
         yaml_source.overlay(merged, source)
     merged.name = sources[0].name
     return merged
+
+
+def _make_way(source: Source, data: Any) -> None:
+    """Takes the corpus out of ``source`` where ``data``, which comes above it, has a path, and the other way round."""
+    below = source.values.get("data")
+    if not isinstance(data, dict) or not isinstance(below, dict):
+        return
+    for key, other in (("corpus", "path"), ("path", "corpus")):
+        if data.get(key) is not None and other not in data:
+            below.pop(other, None)
+            source.places.pop(f"data.{other}", None)
 
 
 def load(recipe: str, settings: Sequence[str] = ()) -> Recipe:
@@ -173,8 +185,9 @@ def load(recipe: str, settings: Sequence[str] = ()) -> Recipe:
     """
     path = find(recipe)
     source = _inherited(path)
-    for setting in settings:
-        key, value = yaml_source.parse_setting(setting)
+    parsed = [yaml_source.parse_setting(setting) for setting in settings]
+    _make_way(source, {k.removeprefix("data."): v for k, v in parsed if k.startswith("data.")})
+    for key, value in parsed:
         if key.partition(".")[0] == BASE:
             expected = "is a key of recipe files; give the recipe itself, or set what differs"
             raise RecipeError([Problem("--set", key, value, expected)])

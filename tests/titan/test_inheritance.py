@@ -62,6 +62,18 @@ def test_each_key_keeps_the_place_where_it_was_written(tmp_path: Path) -> None:
     assert "compile.components.1" not in source.places
 
 
+def test_a_text_of_ones_own_takes_the_place_of_the_corpus(tmp_path: Path) -> None:
+    (tmp_path / "text.yaml").write_text("base: llama3_debug\ndata: {path: book.txt}\n")
+    (tmp_path / "back.yaml").write_text("base: text.yaml\ndata: {corpus: arithmetic}\n")
+    text = load(str(tmp_path / "text.yaml")).own.data
+    assert (text.corpus, text.path) == (None, "book.txt")
+    back = load(str(tmp_path / "back.yaml")).own.data
+    assert (back.corpus, back.path) == ("arithmetic", None)
+    chosen = load("llama3_debug", ["data.path=other.txt"]).own.data
+    assert (chosen.corpus, chosen.path) == (None, "other.txt")
+    assert load("llama3_debug", ["data.path=null"]).own.data.corpus == "python"
+
+
 def test_a_description_is_not_inherited(tmp_path: Path) -> None:
     assert load(str(write(tmp_path, bottom=BOTTOM))).own.description == "the lowest"
     assert load(str(write(tmp_path, bottom=BOTTOM, top="base: bottom.yaml\n"))).own.description == ""
