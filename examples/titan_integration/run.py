@@ -96,7 +96,8 @@ def of_wheel(place: Path, more: str) -> list[Case]:
             case["ranks"],
             [
                 f"MODULE={CONFIGS} CONFIG={config} NGPU={case['ranks']} "
-                f"LOG_RANK={','.join(map(str, range(case['ranks'])))} ./run_train.sh --dump_folder {OUTPUT}/{name} {more}"
+                f"LOG_RANK={','.join(map(str, range(case['ranks'])))} ./run_train.sh --dump_folder {OUTPUT}/{name} "
+                f"{case.get('args', '')} {more}"
                 for config in case["configs"]
             ],
         )
@@ -164,8 +165,11 @@ def verdict(case: Case, place: Path, out: Path, options: argparse.Namespace) -> 
                     os.killpg(process.pid, signal.SIGKILL)
         if status != 0:
             said = log.read_text(errors="replace")
-            refused = re.search(r"not supported here: (.*)", said)
-            return f"left out: {refused[1]}" if refused else f"failed: {reason(said)}"
+            if refused := re.search(r"not supported here: (.*)", said):
+                return f"left out: {refused[1]}"
+            if absent := re.search(r"Couldn't reach '(.+?)' on the Hub \(OfflineModeIsEnabled\)", said):
+                return f"left out: needs {absent[1]} of the hub; HF_HUB_OFFLINE=0 HF_DATASETS_OFFLINE=0 would fetch it"
+            return f"failed: {reason(said)}"
     losses = re.findall(r"loss: +(?:\x1b\[[\d;]*m)?([\d.]+)", log.read_text(errors="replace"))
     return f"passed in {time.monotonic() - start:.0f} s" + (f", last loss {losses[-1]}" if losses else "")
 
@@ -173,7 +177,7 @@ def verdict(case: Case, place: Path, out: Path, options: argparse.Namespace) -> 
 def environment() -> dict[str, str]:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    return {**os.environ, "PYTHONPATH": path, "PYTHON": sys.executable, **offline}
+    return {**offline, **os.environ, "PYTHONPATH": path, "PYTHON": sys.executable}
 
 
 def reason(log: str) -> str:
