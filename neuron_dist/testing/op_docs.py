@@ -17,6 +17,10 @@ REASONS: dict[str, dict[str, str]] = {
         "NumpyExpMarkDirtyAutogradFunction": "it writes its result into `x.cpu().numpy()`, which is `x` itself on the CPU "
         "only: on every other device a copy",
     },
+    "modules": {
+        "nn_GroupNorm": "strides of a gradient in channels_last: torch's formula of the derivative makes its input "
+        "contiguous on every device but the CPU",
+    },
 }
 """By suite and entry (its formatted name): why the device does not do as the CPU."""
 

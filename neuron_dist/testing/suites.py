@@ -132,15 +132,7 @@ def _extensions() -> list[Any]:
     from torch.testing._internal.custom_op_db import custom_op_db
     from torch.testing._internal.hop_db import hop_db
 
-    return [
-        info
-        for info in (*custom_op_db, *autograd_function_db, *hop_db)
-        if info.name not in _WRITES_THROUGH_NUMPY
-    ]
-
-
-_WRITES_THROUGH_NUMPY = {"NumpyExpMarkDirtyAutogradFunction"}
-"""Works in place on the numpy array of a CPU tensor's memory; of any other device's tensor the array is a copy."""
+    return [*custom_op_db, *autograd_function_db, *hop_db]
 
 
 OPERATORS = OpSuite(
@@ -158,8 +150,7 @@ REFERENCES = OpSuite(
 EXTENSIONS = OpSuite(
     "Custom and higher-order operators",
     "`custom_op_db`, `autograd_function_db` and `hop_db`: operators and autograd functions that are written in Python, "
-    "`scan`, `map`, `cond`, `while_loop`, FlexAttention. Left out: `NumpyExpMarkDirtyAutogradFunction`, which writes through "
-    "numpy into the memory of a CPU tensor.",
+    "`scan`, `map`, `cond`, `while_loop`, FlexAttention.",
     _extensions,
 )
 

@@ -179,3 +179,18 @@ def test_fused_adam_with_states_of_bfloat16_rounds_them_after_the_step(
     got = step("neuron", torch.bfloat16)
     assert [t.dtype for t in got] == [t.dtype for t in want]
     assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
+def test_group_norm_keeps_channels_last():
+    """torch makes the input contiguous for every other device."""
+    x = torch.randn(2, 6, 4, 4).to(memory_format=torch.channels_last)
+    norm = nn.GroupNorm(3, 6)
+    out = copy.deepcopy(norm).to("neuron")(x.to("neuron"))
+    assert out.stride() == norm(x).stride() != (96, 16, 4, 1)
+    assert out.cpu().equal(norm(x))
+    for module, shape in ((norm, (6,)), (nn.GroupNorm(3, 9), (2, 6, 4, 4))):
+        with pytest.raises(RuntimeError) as on_cpu:
+            module(torch.ones(shape))
+        with pytest.raises(RuntimeError) as on_neuron:
+            copy.deepcopy(module).to("neuron")(torch.ones(shape, device="neuron"))
+        assert str(on_neuron.value).splitlines()[0] == str(on_cpu.value).splitlines()[0]

@@ -161,14 +161,16 @@ def test_the_page_has_a_place_for_every_suite() -> None:
     assert re.findall(r"<!-- (\w+) -->", page)[::2] == [*SUITES, "architectures"]
 
 
-@pytest.mark.parametrize("suite", ["ops", "modules", "optimizers"])
-def test_the_page_is_a_page_of_the_benchmark(suite: str) -> None:
+@pytest.mark.parametrize(
+    ("suite", "least"), [("ops", 99.5), ("extensions", 97.9), ("modules", 99.5), ("optimizers", 99.5)]
+)
+def test_the_page_is_a_page_of_the_benchmark(suite: str, least: float) -> None:
     page = (Path(__file__).parents[2] / "docs" / "coverage.md").read_text()
     empty = op_docs.render(suite, op_docs.summary(suite, [], 0.0))
     section = page.partition(f"<!-- {suite} -->\n")[2].partition("<!-- end -->")[0]
     assert section.splitlines()[:3] == empty.splitlines()[:3]
     percent = re.search(r"\*\*([\d.]+) %\*\* pass", section)
-    assert percent is not None and float(percent[1]) >= 99.5
+    assert percent is not None and float(percent[1]) >= least
     assert "not yet understood" not in section
 
 
