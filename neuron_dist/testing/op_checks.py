@@ -280,14 +280,20 @@ def _dirty(tree: Any, byte: int) -> None:
     del blocks
 
 
+def _operator(op: Any) -> str:
+    """The operator's name, also where ``op`` is torch's Python reference of it."""
+    name: str = op.name
+    return name.removeprefix("_refs.")
+
+
 def place(op: Any, args: Any, device: str) -> tuple[Any, AbstractContextManager[Any]]:
     """``args`` on ``device``, and the context in which ``op`` runs there."""
-    if op.name not in CPU_ARGUMENTS:
+    if _operator(op) not in CPU_ARGUMENTS:
         args = Mirror(device)(args)
     else:
         args = (Mirror(device)(args[0]), args[1], args[2])
     # Operators that make tensors of numbers only, and linspace of tensors, go by the default device.
-    makes = not tensors_in(args) or op.name in ("linspace", "logspace")
+    makes = not tensors_in(args) or _operator(op) in ("linspace", "logspace")
     return args, torch.device(device) if makes else nullcontext()
 
 
@@ -365,5 +371,5 @@ def check(op: Any, variant: str, sample: Any, device: str = "neuron") -> Check |
             variant,
             lambda where, seed: _run(op, variant, args, where, seed),
             device,
-            values=op.name not in UNINITIALISED,
+            values=_operator(op) not in UNINITIALISED,
         )

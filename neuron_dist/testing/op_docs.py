@@ -17,6 +17,12 @@ REASONS: dict[str, dict[str, str]] = {
         "NumpyExpMarkDirtyAutogradFunction": "it writes its result into `x.cpu().numpy()`, which is `x` itself on the CPU "
         "only: on every other device a copy",
     },
+    "refs": {
+        "_refs_arange": "without `device=` the reference takes the CPU, also under `torch.device`",
+        "_refs_mul": "last bit of a product with a conjugated 0-dim tensor: the reference keeps it a scalar on the CPU only",
+        "_refs_native_group_norm": "the reference has one formula for the CPU and another for all other devices",
+        "_refs_native_layer_norm": "the reference casts mean and rstd to the input's dtype on the CPU only",
+    },
     "modules": {
         "nn_GroupNorm": "strides of a gradient in channels_last: torch's formula of the derivative makes its input "
         "contiguous on every device but the CPU",
