@@ -127,8 +127,8 @@ def __getattr__(name: str) -> Any:
 
 
 def is_available() -> bool:
-    """Whether the cluster of the environment can be loaded. Never raises."""
-    return _C._device_count() > 0
+    """Whether the cluster of the environment can be loaded. Never raises, and does not count as use of a device."""
+    return device_count() > 0
 
 
 def is_initialized() -> bool:
@@ -146,8 +146,13 @@ def _is_in_bad_fork() -> bool:
 
 
 def device_count() -> int:
-    """Devices of this process's index space: visible cores, or LOCAL_WORLD_SIZE with a process group."""
-    return _C._device_count()
+    """Devices of this process's index space: visible cores, or LOCAL_WORLD_SIZE with a process group. Before the first
+    use of a device, those that the environment gives now."""
+    if _C._is_initialized() or _C._is_bound():
+        return _C._device_count()
+    from neuron_dist.device import _cluster
+
+    return _cluster.count()
 
 
 def current_device() -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collectives.topology import Cluster
 
-__all__ = ["current", "describe", "visible_cores"]
+__all__ = ["count", "current", "describe", "visible_cores"]
 
 
 def current() -> Cluster:
@@ -38,6 +38,25 @@ def visible_cores(cores: int) -> int:
     return cores
 
 
+def count() -> int:
+    """How many devices :func:`describe` would find, 0 where it would raise. Keeps nothing, so that a process may ask
+    (torch's test helpers do when they are imported) and then fork ranks that read an environment of their own."""
+    try:
+        return _devices(current())
+    except ValueError:
+        return 0
+
+
+def _devices(cluster: Cluster) -> int:
+    devices = visible_cores(cluster.cores_per_instance)
+    if devices > 127:
+        raise ValueError(
+            f"{cluster}: {devices} visible cores, but torch numbers at most 127 devices in a process; "
+            "set NEURON_RT_NUM_CORES or NEURON_RT_VISIBLE_CORES"
+        )
+    return devices
+
+
 def describe() -> tuple[int, int, str, dict[str, float]]:
     """Visible devices, HBM bytes of one, the name that messages use, and the rates of a core's roofline: what the
     native core asks for."""
@@ -47,12 +66,7 @@ def describe() -> tuple[int, int, str, dict[str, float]]:
     from neuron_dist.simulation.roofline import Roofline
 
     cluster = current()
-    devices = visible_cores(cluster.cores_per_instance)
-    if devices > 127:
-        raise ValueError(
-            f"{cluster}: {devices} visible cores, but torch numbers at most 127 devices in a process; "
-            "set NEURON_RT_NUM_CORES or NEURON_RT_VISIBLE_CORES"
-        )
+    devices = _devices(cluster)
     variables.report()
     _C._set_blocking(os.environ.get("NEURON_LAUNCH_BLOCKING") == "1")
     session.start()

@@ -88,13 +88,14 @@ def test_attention(options, grad):
     assert differs(run, q, k, v) is None
 
 
-def test_flex_attention_forward_is_the_cpus():
+def test_flex_attention_forward_is_the_cpus(monkeypatch):
     def run(q):
         mask = flex.create_block_mask(lambda b, h, i, j: i >= j, 1, 1, 128, 128, device=q.device)
         return flex.flex_attention(
             q, q, q, block_mask=mask, score_mod=lambda s, b, h, i, j: s + (i - j)
         )
 
+    monkeypatch.setattr(flex, "_WARNINGS_SHOWN", set())  # once in a process
     with pytest.warns(UserWarning):  # torch would have it compiled
         assert differs(run, torch.randn(1, 2, 128, 16)) is None
 
