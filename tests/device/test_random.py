@@ -124,6 +124,18 @@ def test_checkpointing_of_fake_tensors(use_reentrant):
     assert torch.neuron.get_rng_state().equal(before)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc])
+def test_random_values_of_compressed_tensors(layout):
+    x = torch.eye(4).to_sparse(layout=layout)
+    drawn = []
+    for device in ("cpu", D):
+        torch.manual_seed(5)
+        drawn.append(torch.randn_like(x.to(device)))
+    assert drawn[1].layout == layout and drawn[1].device.type == D
+    assert drawn[1].cpu().values().shape == drawn[0].values().shape
+
+
 def test_states_that_cannot_be_set():
     before = torch.neuron.get_rng_state()
     with FakeTensorMode():

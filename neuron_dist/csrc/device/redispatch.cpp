@@ -256,6 +256,9 @@ class Call {
       return false;
     }
     const Tensor& t = substitutes_[0].alias;
+    if (t.layout() != at::kStrided) {
+      return false; // what is drawn are the values of a sparse tensor, by a call of their own
+    }
     const auto dtype = t.scalar_type();
     const bool narrow = dtype == at::kFloat || dtype == at::kHalf || dtype == at::kBFloat16;
     return narrow && (plan_.fill == OpPlan::Fill::kUniform || (t.numel() % 16 == 0 && t.is_contiguous()));
