@@ -235,3 +235,11 @@ def test_alias_kept_by_a_kernel_survives_its_tensor():
     del y
     torch.full((1000,), -1, device=D)  # would take the memory if it were free
     assert kept[0].device.type == "cpu" and kept[0].equal(torch.arange(1000))
+
+
+def test_the_norm_of_a_scalar_in_bfloat16():
+    """All its tensors are 0-dim, which have no dtype to report."""
+    x = torch.tensor(-3.0, dtype=torch.bfloat16)
+    for order in (2, 4, float("inf")):
+        norm = torch.linalg.vector_norm(x.to("neuron"), order)
+        assert norm.cpu().equal(torch.linalg.vector_norm(x, order))

@@ -29,7 +29,8 @@ bool tell_watcher(const std::string& op, at::ScalarType dtype, uint8_t seen) {
     std::lock_guard<std::mutex> lock(mutex);
     watcher = current;
   }
-  return watcher != nullptr && (*watcher)(op, std::string(c10::getDtypeNames(dtype).first), seen);
+  const bool known = dtype != at::ScalarType::Undefined; // not where all tensors are 0-dim
+  return watcher != nullptr && (*watcher)(op, known ? std::string(c10::getDtypeNames(dtype).first) : "", seen);
 }
 
 bool beyond_32_bits(const at::Tensor& cpu) {
