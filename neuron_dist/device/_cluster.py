@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,8 +40,17 @@ def visible_cores(cores: int) -> int:
 
 
 def count() -> int:
-    """How many devices :func:`describe` would find, 0 where it would raise. Keeps nothing, so that a process may ask
-    (torch's test helpers do when they are imported) and then fork ranks that read an environment of their own."""
+    """How many devices :func:`describe` would find, 0 where it would raise. The process stays free to fork ranks that
+    read an environment of their own: torch's test helpers ask when they are imported."""
+    from collectives.topology.environment import LNC_VARIABLES, PRODUCT_VARIABLE
+
+    variables = (PRODUCT_VARIABLE, *LNC_VARIABLES, "NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES")
+    return _count(*map(os.environ.get, variables))
+
+
+@lru_cache
+def _count(*_: str | None) -> int:
+    """:func:`count`, once for each environment: ``torch.random.fork_rng`` asks in every call."""
     try:
         return _devices(current())
     except ValueError:

@@ -23,15 +23,14 @@ class Recorder:
     peak_bytes: int = 0
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
-        if (loss := metrics.get("validation_metrics/loss")) is not None:
+        loss = metrics.get("validation_metrics/loss")
+        if loss is not None:
             self.validation_losses[step] = float(loss)
-            self.saw_memory(
-                int(float(metrics["validation_metrics/memory/max_reserved(GiB)"]) * 2**30)
-            )
-            return
-        self.losses[step] = float(metrics["loss_metrics/global_avg_loss"])
-        self.seconds[step] = float(metrics["time_metrics/end_to_end(s)"])
-        self.saw_memory(int(float(metrics["memory/max_reserved(GiB)"]) * 2**30))
+        else:
+            self.losses[step] = float(metrics["loss_metrics/global_avg_loss"])
+            self.seconds[step] = float(metrics["time_metrics/end_to_end(s)"])
+        memory = "memory/max_reserved(GiB)" if loss is None else "validation_metrics/memory/max_reserved(GiB)"
+        self.saw_memory(int(float(metrics[memory]) * 2**30))
 
     def saw_memory(self, peak_bytes: int) -> None:
         self.peak_bytes = max(self.peak_bytes, peak_bytes)

@@ -12,7 +12,7 @@ import yaml
 
 FOLDER = Path(__file__).parents[2] / "examples" / "titan_integration"
 RUNNER = '''
-import argparse, json, pathlib, subprocess
+import argparse, subprocess
 from tests.integration_tests.features import build_features_test_list
 
 parser = argparse.ArgumentParser()
