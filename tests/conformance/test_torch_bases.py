@@ -1,30 +1,14 @@
 """Torch's base classes for tests in several processes (``tests/conformance/torch_bases.py``), in a process of their own."""
 
-import os
-import re
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+from tests import torch_main
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_bases_of_the_wheel() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.conformance.torch_bases"],
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=570,
-    )
-    assert done.returncode == 0, done.stderr[-6000:]
-    ran = re.search(r"Ran (\d+) tests", done.stderr)
-    assert ran is not None and int(ran[1]) == 6 and "skipped" not in done.stderr, done.stderr[
-        -2000:
-    ]
-    print(ran[0])
+    done = torch_main.run(["-m", "tests.conformance.torch_bases"], timeout=570, OMP_NUM_THREADS="1")
+    ran = torch_main.tests_in(done)
+    assert ran == 6 and "skipped" not in done.stderr, done.stderr[-2000:]
+    print(f"Ran {ran} tests")
