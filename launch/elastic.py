@@ -8,7 +8,9 @@ import logging
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Collection, Iterable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, NoReturn
 
@@ -97,7 +99,11 @@ def launch(options: argparse.Namespace, name: str, live: LiveLine | None = None)
     try:
         # The error file of this process, where somebody has started it who reads one, is that of the first failure.
         run_agent = record(torchrun.run) if "TORCHELASTIC_ERROR_FILE" in os.environ else torchrun.run
-        with elastic_stores():
+        with ExitStack() as stack:
+            stack.enter_context(elastic_stores())
+            if options.log_dir is None and options.redirects == options.tee == "0":
+                # No logs are asked for: torchrun would leave a folder of empty ones.
+                options.log_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="torchelastic_"))
             run_agent(options)
     except ChildFailedError as error:
         run.tell(str(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ class Launched:
     err: str
     left: list[int]
     """Processes of its ranks that outlived it."""
+    left_files: list[str]
+    """What is still in its folder for temporary files."""
 
 
 def launched(folder, *args, stdin="", interrupt=None, timeout=90):
@@ -39,6 +42,10 @@ def _launch(folder, args, stdin, interrupt):
     for name in FROM_RUN_RANKS:
         del os.environ[name]
     (place / "stdin").write_text(stdin)
+    temporary = place / "temporary"
+    temporary.mkdir(exist_ok=True)
+    os.environ["TMPDIR"] = str(temporary)
+    tempfile.tempdir = None  # what it was in this process, where anything has asked
     pid = os.fork()
     if pid == 0:
         os.setsid()
@@ -56,7 +63,7 @@ def _launch(folder, args, stdin, interrupt):
     deadline = time.monotonic() + 5
     while (left := [rank for rank in ranks if _lives(rank)]) and time.monotonic() < deadline:
         time.sleep(0.05)
-    return Launched(code, (place / "out").read_text(), (place / "err").read_text(), left)
+    return Launched(code, (place / "out").read_text(), (place / "err").read_text(), left, os.listdir(temporary))
 
 
 def _main(args):
