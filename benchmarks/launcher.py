@@ -97,6 +97,7 @@ def measure(launcher: str, ranks: int, program: Path) -> dict[str, float]:
         "STARTED": str(start),
         "FORKED": str(int(launcher != "torchrun")),
         "OMP_NUM_THREADS": "1",
+        "TMPDIR": str(program.parent),  # where torchrun leaves a folder of its own
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
     }
     process = subprocess.Popen(

@@ -92,7 +92,7 @@ def job_seconds(on: bool, steps: int) -> float:
         env["NEURON_DIST_TRACE"] = f"{folder}/trace" if on else ""
         done = subprocess.run(
             [*command, f"dump_folder={folder}"],
-            env=env,
+            env={**env, "TMPDIR": folder},  # where torchrun leaves a folder of its own
             capture_output=True,
             text=True,
             cwd=HERE.parent,

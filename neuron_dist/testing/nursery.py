@@ -17,6 +17,7 @@ import faulthandler
 import gc
 import importlib
 import io
+import multiprocessing.util
 import os
 import pickle
 import signal
@@ -125,6 +126,7 @@ def _live_as_rank(request: Request, rank: int, result: int, out: int, err: int) 
             }
         )
     _write_all(result, record)
+    multiprocessing.util._run_finalizers()  # as its own processes do at their end: sockets and folders that it made
     sys.stdout.flush()
     sys.stderr.flush()
     return status

@@ -1,5 +1,6 @@
 """The helper that starts ranks: results, errors, timeouts, and that nothing is left behind."""
 
+import multiprocessing.util
 import os
 import select
 import signal
@@ -55,6 +56,10 @@ def default_device():
 
 def leave_child():
     return subprocess.Popen(["sleep", "600"]).pid
+
+
+def folder_of_multiprocessing():
+    return multiprocessing.util.get_temp_dir()
 
 
 def init_by_environment():
@@ -147,6 +152,10 @@ def test_device_becomes_the_default():
 def test_children_of_ranks_do_not_outlive_them():
     for pid in run_ranks(2, leave_child, backend="gloo"):
         assert eventually_gone(pid)
+
+
+def test_folders_of_multiprocessing_do_not_outlive_ranks():
+    assert not any(map(os.path.exists, run_ranks(2, folder_of_multiprocessing, backend=None)))
 
 
 def test_function_in_main_is_refused():
