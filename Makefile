@@ -9,9 +9,13 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 PIP_ARGS ?=
+# processes that `make test` shares its files among; each starts ranks of its own
+JOBS ?= 2
 RANKS ?=
 RECIPE ?= configs/recipes/llama3_debug.yaml
 ARGS ?=
+# processes that `make test` shares its files among; each starts ranks of its own
+JOBS ?= 2
 # what `make bench` measures, of benchmarks/; ARGS alone is for process_group
 BENCH ?= $(if $(ARGS),process_group,device process_group)
 
@@ -31,7 +35,7 @@ train: build
 	$(BIN)/neuron-dist train $(RECIPE) $(if $(RANKS),-n $(RANKS)) $(ARGS)
 
 test: build
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench: build
 	@set -e; for each in $(BENCH); do \

@@ -20,7 +20,7 @@ def run_child() -> Callable[..., str]:
             env={**os.environ, "OMP_NUM_THREADS": "1", **env},
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=280,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

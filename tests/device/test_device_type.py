@@ -11,6 +11,6 @@ PROGRAM = Path(__file__).parent / "device_type_suite.py"
 
 
 def test_generic_tests_run_on_the_device() -> None:
-    done = torch_main.run([str(PROGRAM)], timeout=110, PYTORCH_TESTING_DEVICE_ONLY_FOR="neuron")
+    done = torch_main.run([str(PROGRAM)], timeout=280, PYTORCH_TESTING_DEVICE_ONLY_FOR="neuron")
     assert torch_main.tests_in(done) > 50
     assert done.stdout.split() == ["neuron:0"]

@@ -89,7 +89,7 @@ def test_torchs_command_line_opens_a_dump(tmp_path, command):
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout if not output else (tmp_path / "out").stat().st_size > 1000

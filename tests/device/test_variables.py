@@ -78,7 +78,7 @@ def run(pairs, expression="True"):
         env=env,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     warned = [line for line in done.stdout.splitlines() if line.startswith("warning:")]

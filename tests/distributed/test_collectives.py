@@ -85,7 +85,7 @@ def test_collective(family, world_size, device):
     if BACKEND == "gloo":
         cases = [case for case in cases if gloo_can(case, world_size)]
     results = launch(
-        world_size, run_cases, cases, OPERATIONS, device, BACKEND != "gloo", timeout=100
+        world_size, run_cases, cases, OPERATIONS, device, BACKEND != "gloo", timeout=280
     )
     assert not any(results), describe(results, len(cases))
 

@@ -9,7 +9,7 @@ from tests.distributed.target import DEVICES, IN_RANKS
 pytestmark = IN_RANKS
 
 
-@pytest.mark.neuron(timeout=100)
+@pytest.mark.neuron(timeout=280)
 @pytest.mark.parametrize("world_size", [1, 16])
 @pytest.mark.parametrize("device", DEVICES)
 def test_small_all_reduces(device, world_size, rank):

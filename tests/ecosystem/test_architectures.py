@@ -32,7 +32,7 @@ def benchmark(*arguments):
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
     )
 
 

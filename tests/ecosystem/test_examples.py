@@ -37,7 +37,7 @@ def run(example, ranks=1, launcher=TORCHRUN):
         },
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     pairs = (line.split(":", 1) for line in done.stdout.splitlines() if ": " in line)

@@ -80,7 +80,7 @@ def same(said, expected):
     )
 
 
-@pytest.mark.neuron(backend=None, timeout=100)
+@pytest.mark.neuron(backend=None, timeout=280)
 @pytest.mark.parametrize(
     "command, world_size, speaker, expected", RUNS, ids=[run[0] for run in RUNS]
 )

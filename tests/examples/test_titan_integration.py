@@ -68,11 +68,11 @@ def run(*arguments, **variables):
     command = [sys.executable, FOLDER / "run.py", *arguments]
     path = os.pathsep.join(p for p in sys.path if p)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **variables}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=170)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_checkout_drives_the_launcher(checkout, tmp_path):
     out = tmp_path / "out"
     status, said = run("--checkout", checkout, "--out", out, "--ranks", "2", SEQ_LEN="32")

@@ -21,7 +21,7 @@ def run(source, **env):
         [sys.executable, "-c", textwrap.dedent(source)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         env={"PATH": "", "PYTHONPATH": ":".join(sys.path), **env},
     )
     assert done.returncode == 0, done.stderr

@@ -29,7 +29,7 @@ class Launched:
     """What is still in its folder for temporary files."""
 
 
-def launched(folder, *args, stdin="", interrupt=None, timeout=90):
+def launched(folder, *args, stdin="", interrupt=None, timeout=280):
     """Runs ``neuron-dist ARGS`` in ``folder``. With ``interrupt``, a signal, sends it once a rank has written to a
     file ``ready``; ranks write their pids into files named ``pid*``."""
     (result,) = run_ranks(1, _launch, str(folder), args, stdin, interrupt, backend=None, timeout=timeout)

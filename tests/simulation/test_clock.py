@@ -183,7 +183,7 @@ def run(program, **env):
         env={**os.environ, **env},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -267,7 +267,7 @@ def test_wrong_settings_are_named(name, value, expected, tmp_path):
         env={**os.environ, "NEURON_DIST_TRACE": str(tmp_path / "trace"), name: value},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
     )
     assert done.returncode != 0
     assert name in done.stderr and repr(value) in done.stderr and expected in done.stderr

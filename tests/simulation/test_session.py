@@ -28,7 +28,7 @@ def run(program, **env):
         env={**os.environ, "NEURON_DIST_SUMMARY": "on", **env},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     return done
@@ -113,7 +113,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         env={**os.environ, "NEURON_DIST_TRACE": str(tmp_path / "file" / "trace")},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=280,
     )
     assert done.returncode != 0
     assert (

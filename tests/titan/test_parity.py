@@ -65,7 +65,7 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> Losses:
     return of
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("layout", "reference", "digits"),
     [
@@ -80,7 +80,7 @@ def test_layouts_agree(losses: Losses, layout: str, reference: str, digits: int)
     assert losses(layout, GLOO) == pytest.approx(losses(reference, GLOO), rel=2 * 10**-digits)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_loss_falls(losses: Losses) -> None:
     first, *_, last = losses("single", GLOO)
     assert 7.5 < first < 8.7
@@ -88,13 +88,13 @@ def test_the_loss_falls(losses: Losses) -> None:
 
 
 @needs_neuron
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("layout", ["single", "tp2", "fsdp2-tp2"])
 def test_neuron_equals_gloo(losses: Losses, layout: str) -> None:
     assert losses(layout, NEURON) == pytest.approx(losses(layout, GLOO), rel=2e-5)
 
 
 @needs_neuron
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_backend_alone_equals_gloo(losses: Losses) -> None:
     assert losses("tp2", ("neuron", "cpu")) == pytest.approx(losses("tp2", GLOO), rel=2e-5)

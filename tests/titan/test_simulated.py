@@ -39,7 +39,7 @@ def timed(trace: RankTrace) -> list[tuple[object, ...]]:
 
 
 @needs_neuron
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_recipe_takes_the_same_time_on_an_idle_and_on_a_loaded_machine(tmp_path: Path) -> None:
     run, idle = train(tmp_path / "idle")
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]

@@ -12,7 +12,7 @@ import pytest
 from .torchrun import needs_neuron, torchrun_train
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("backend", "device", "memory"),
     [
@@ -48,7 +48,7 @@ def test_a_run_prints_rank_0_and_ends_with_a_summary(
         assert "Training starts at step 1" in log
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_wrong_recipe_is_told_once_and_ends_every_rank_with_2(tmp_path: Path) -> None:
     run = torchrun_train(tmp_path / "out", 2, "llama3_debug", "launch.ranks=2", "training.stepz=5")
     assert run.status != 0
@@ -59,7 +59,7 @@ def test_a_wrong_recipe_is_told_once_and_ends_every_rank_with_2(tmp_path: Path) 
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_own_text_on_one_rank_without_torchrun(tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text("A line of my own book, which is long enough.\n" * 400)
     command = [
@@ -88,7 +88,7 @@ def test_own_text_on_one_rank_without_torchrun(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(root)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     assert "Preparing path dataset from" in done.stdout
@@ -96,7 +96,7 @@ def test_own_text_on_one_rank_without_torchrun(tmp_path: Path) -> None:
 
 
 @needs_neuron
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_the_device_is_one_of_the_cluster(tmp_path: Path) -> None:
     settings = ["cluster.product=trn1.32xlarge", "training.steps=1", "training.seq_len=64"]
     run = torchrun_train(

@@ -44,7 +44,7 @@ def torchrun_train(
     *settings: str,
     backend: str = "gloo",
     device: str = "cpu",
-    timeout_s: int = 110,
+    timeout_s: int = 280,
 ) -> Run:
     """Trains ``recipe`` on ``ranks`` ranks; fails when it takes longer or leaves a process behind."""
     mark = uuid.uuid4().hex
