@@ -126,7 +126,8 @@ def _live_as_rank(request: Request, rank: int, result: int, out: int, err: int) 
             }
         )
     _write_all(result, record)
-    multiprocessing.util._run_finalizers()  # as its own processes do at their end: sockets and folders that it made
+    # as its own processes do at their end: sockets and folders that it made go
+    multiprocessing.util._run_finalizers()  # type: ignore[attr-defined]
     sys.stdout.flush()
     sys.stderr.flush()
     return status
