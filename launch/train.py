@@ -12,6 +12,7 @@ from launch.elastic import Parser, launch, local_world_size
 from launch.progress import LiveLine
 from launch.run import Arguments
 from neuron_dist.forking import preload
+from neuron_dist.titan.arguments import add_recipe_options
 from neuron_dist.titan.problems import EXIT_RECIPE
 
 __all__ = ["command"]
@@ -47,17 +48,8 @@ def _add_options(parser: Parser) -> None:
     if "PET_NPROC_PER_NODE" not in os.environ:
         parser.set_defaults(nproc_per_node=None)
     recipe = parser.add_argument_group("recipe")
-    recipe.add_argument("recipe", help="A YAML file, or the name of a recipe that ships with the package.")
-    recipe.add_argument(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="Sets keys of the recipe, such as training.steps=5; after the recipe.",
-    )
-    recipe.add_argument("--backend", default="neuron", help="c10d backend: neuron (default) or gloo.")
-    recipe.add_argument("--device", default="neuron", help="Device: neuron (default) or cpu.")
+    recipe.add_argument("recipe", help="A YAML file, or the name of a recipe that ships with the package; before --set.")
+    add_recipe_options(recipe)
 
 
 def _is_on_terminal(options: argparse.Namespace) -> bool:

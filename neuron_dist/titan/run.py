@@ -18,6 +18,7 @@ import torch
 from collectives.topology import ClusterError, load_cluster
 from neuron_dist.simulation import session
 from neuron_dist.titan import recipe as recipes
+from neuron_dist.titan.arguments import add_recipe_options
 from neuron_dist.titan.check import Plan, check
 from neuron_dist.titan.problems import EXIT_RECIPE, Problem, RecipeError
 from neuron_dist.titan.recipe import ClusterSection
@@ -75,18 +76,7 @@ def parse_args(argv: Sequence[str]) -> argparse.Namespace:
         required=True,
         help="a YAML file, or the name of a recipe that ships with the package",
     )
-    parser.add_argument(
-        "--backend", default="neuron", help="c10d backend: neuron (default) or gloo"
-    )
-    parser.add_argument("--device", default="neuron", help="device: neuron (default) or cpu")
-    parser.add_argument(
-        "--set",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="KEY=VALUE",
-        help="sets a key of the recipe, such as training.steps=5",
-    )
+    add_recipe_options(parser)
     return parser.parse_args(argv)
 
 
