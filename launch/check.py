@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from collectives.spelling import ranges
-from launch.options import table
+from launch.options import one_setting_each, table
 
 if TYPE_CHECKING:
     from neuron_dist.titan.check import Plan
@@ -22,22 +22,12 @@ DOES_NOT_FIT = 1
 """Exit status of a recipe that is right and needs more HBM than there is."""
 
 
-class _Settings(click.Command):
-    """Brings ``--set A=1 B=2``, as neuron_dist.train takes it, into the form that click reads."""
-
+class _Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ready: list[str] = []
-        setting = False
-        for word in args:
-            setting = word == "--set" or (setting and "=" in word and not word.startswith("-"))
-            if word != "--set" and setting:
-                ready += ["--set", word]
-            elif word != "--set":
-                ready.append(word)
-        return super().parse_args(ctx, ready)
+        return super().parse_args(ctx, one_setting_each(args))
 
 
-@click.command("check", cls=_Settings)
+@click.command("check", cls=_Command)
 @click.argument("recipe")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE ...", help="Set keys of the recipe.")
 @click.option("-n", "ranks", type=click.IntRange(1), help="Ranks, instead of the recipe's launch.ranks.")

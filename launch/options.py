@@ -11,7 +11,7 @@ import click
 
 from collectives.topology import Cluster, ClusterError, cluster_from_environment
 
-__all__ = ["Bytes", "Named", "Ranks", "cluster_options", "load", "near", "table"]
+__all__ = ["Bytes", "Named", "Ranks", "cluster_options", "load", "near", "one_setting_each", "table"]
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -20,6 +20,20 @@ def near(word: str, known: Iterable[str]) -> str:
     """``; did you mean 'x'?``, or nothing."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"; did you mean {found[0]!r}?" if found else ""
+
+
+def one_setting_each(args: Iterable[str]) -> list[str]:
+    """``--set A=1 B=2 recipe`` as ``--set=A=1 --set=B=2 recipe``: the recipe may follow, which is no setting."""
+    ready: list[str] = []
+    for word in args:
+        last = ready[-1] if ready and not word.startswith("-") else ""
+        if last == "--set":
+            ready[-1] = f"--set={word}"
+        elif last.startswith("--set=") and "=" in word:
+            ready.append(f"--set={word}")
+        else:
+            ready.append(word)
+    return ready
 
 
 class Bytes(click.ParamType):

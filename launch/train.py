@@ -9,6 +9,7 @@ import sys
 import click
 
 from launch.elastic import Parser, launch, local_world_size
+from launch.options import one_setting_each
 from launch.progress import LiveLine
 from launch.run import Arguments
 from neuron_dist.forking import preload
@@ -33,7 +34,7 @@ def command(ctx: click.Context, args: list[str]) -> None:
         without=PROGRAM,
     )
     _add_options(parser)
-    options = parser.parse(args)
+    options = parser.parse(one_setting_each(args))
     live = LiveLine() if _is_on_terminal(options) else None
     status = EXIT_RECIPE
     if _prepare(options, ctx.command_path):
@@ -48,7 +49,7 @@ def _add_options(parser: Parser) -> None:
     if "PET_NPROC_PER_NODE" not in os.environ:
         parser.set_defaults(nproc_per_node=None)
     recipe = parser.add_argument_group("recipe")
-    recipe.add_argument("recipe", help="A YAML file, or the name of a recipe that ships with the package; before --set.")
+    recipe.add_argument("recipe", help="A YAML file, or the name of a recipe that ships with the package.")
     add_recipe_options(recipe)
 
 
