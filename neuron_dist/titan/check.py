@@ -25,6 +25,8 @@ from neuron_dist.titan.support import adapted, unsupported
 
 __all__ = ["Plan", "check", "original_config"]
 
+DEVICES = ("neuron", "cpu")
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -53,26 +55,25 @@ def check(
     set to ``device``, until the next call.
     """
     loaded = recipes.load(recipe, settings)
-    problems: list[Problem] = []
+    problems = [*loaded.problems]
     cluster = _cluster(loaded, problems)
     ranks = _ranks(loaded, ranks, cluster, problems)
     _backend(device, backend, problems)
+    ours_is_right = not problems
+    if device not in DEVICES or not (loaded.own.module and loaded.own.config):
+        raise RecipeError(problems)
+    shims.before_import(device)
+    with _silent():
+        try:
+            config = _configured(loaded, problems)
+        except RecipeError as error:
+            raise RecipeError([*problems, *error.problems]) from None
+        if ours_is_right:
+            config, wrong = apply_data(config, loaded.own.data, loaded.source)
+            problems += [*wrong, *_found(loaded, config, ranks)]
     if problems:
         raise RecipeError(problems)
     assert cluster is not None
-    shims.before_import(device)
-    with _silent():
-        config = _configured(loaded, problems)
-        config, wrong = apply_data(config, loaded.own.data, loaded.source)
-        findings = [*check_layout(config, ranks), *unsupported(config), *_tokenizer(config)]
-    problems += wrong
-    defaults = f"default of {loaded.own.config}"
-    problems += [
-        Problem(loaded.source.where(k, defaults), k, value, expected)
-        for k, value, expected in findings
-    ]
-    if problems:
-        raise RecipeError(problems)
     return Plan(loaded, config, cluster, layout_of(config, ranks), device, backend)
 
 
@@ -116,7 +117,7 @@ def _ranks(
 
 def _backend(device: str, backend: str, problems: list[Problem]) -> None:
     for option, value, known in (
-        ("--device", device, ("neuron", "cpu")),
+        ("--device", device, DEVICES),
         ("--backend", backend, ("neuron", "gloo")),
     ):
         if value not in known:
@@ -193,6 +194,13 @@ def _config_function(recipe: Recipe) -> Any:
         expected = one_of(function, known, f"config function of {module}")
         raise RecipeError([Problem(where("config"), "config", function, expected)])
     return getattr(found, function)
+
+
+def _found(recipe: Recipe, config: Any, ranks: int) -> list[Problem]:
+    """What cannot work of a config whose fields are right one by one."""
+    findings = [*check_layout(config, ranks), *unsupported(config), *_tokenizer(config)]
+    default = f"default of {recipe.own.config}"
+    return [Problem(recipe.source.where(k, default), k, value, text) for k, value, text in findings]
 
 
 def _tokenizer(config: Any) -> list[tuple[str, object, str]]:

@@ -92,6 +92,8 @@ class Recipe:
     own: Own
     titan: dict[str, Any]
     """TorchTitan's sections as they stand in the YAML."""
+    problems: list[Problem]
+    """What is wrong in our own sections; values that are wrong stand at their defaults in ``own``."""
 
     @property
     def dump_folder(self) -> str:
@@ -181,7 +183,8 @@ def _make_way(source: Source, data: Any) -> None:
 def load(recipe: str, settings: Sequence[str] = ()) -> Recipe:
     """Reads ``recipe`` and applies ``settings`` (``section.key=value``, as of ``--set``).
 
-    Raises :class:`RecipeError` with all that is wrong in the file itself and in our own sections.
+    Raises :class:`RecipeError` where the file cannot be read as a recipe. What is wrong in our own sections is in the
+    result, so that it can be told with the rest.
     """
     path = find(recipe)
     source = _inherited(path)
@@ -209,11 +212,8 @@ def load(recipe: str, settings: Sequence[str] = ()) -> Recipe:
                 "stands beside data.corpus; give one",
             )
         )
-    if problems:
-        raise RecipeError(problems)
-    return Recipe(
-        _name(path), source, own, {k: v for k, v in source.values.items() if k not in OWN_KEYS}
-    )
+    titan = {k: v for k, v in source.values.items() if k not in OWN_KEYS}
+    return Recipe(_name(path), source, own, titan, problems)
 
 
 def _name(path: Path) -> str:

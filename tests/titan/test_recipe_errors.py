@@ -194,6 +194,15 @@ def test_gloo_does_not_move_neuron_tensors(tmp_path: Path) -> None:
     assert "--device cpu" in refused(tmp_path, device="neuron", backend="gloo")
 
 
+def test_our_sections_and_torchtitans_are_told_together(tmp_path: Path) -> None:
+    settings = ("launch.rank=2", "cluster.product=trn9", "training.stepz=5", "model.n_layers=many")
+    message = refused(tmp_path, RECIPE, *settings)
+    assert "the recipe has 4 problems" in message
+    assert all(f"--set: {setting.partition('=')[0]}: " in message for setting in settings)
+    message = refused(tmp_path, RECIPE.replace("llama3_debugmodel", "llama3_debugmodle"), "launch.rank=2")
+    assert "the recipe has 2 problems" in message and "did you mean 'llama3_debugmodel'" in message
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
