@@ -57,8 +57,6 @@ def torchrun_train(
             "--standalone",
             "--nproc-per-node",
             str(ranks),
-            "--log-dir",
-            str(folder / "logs"),
         ),
         *("-m", "neuron_dist.train", "--recipe", recipe, "--backend", backend, "--device", device),
         *("--set", f"dump_folder={folder}", *settings),
