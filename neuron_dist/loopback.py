@@ -12,7 +12,7 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
-from torch.distributed import TCPStore
+from torch.distributed import DistNetworkError, TCPStore
 
 __all__ = ["elastic_stores", "store"]
 
@@ -21,8 +21,15 @@ _BACKLOG = 4096
 
 
 def store(port: int = 0, **options: Any) -> TCPStore:
-    """A store served by this process on ``port``, by default a free one; ``options`` are TCPStore's."""
-    listener = socket.create_server((_ADDRESS, port), backlog=_BACKLOG)
+    """A store served by this process on ``port``, by default a free one; ``options`` are TCPStore's.
+
+    Raises :class:`torch.distributed.DistNetworkError`, as TCPStore does, where the port is taken: of several agents on
+    one machine, torch then lets all but the first be clients.
+    """
+    try:
+        listener = socket.create_server((_ADDRESS, port), backlog=_BACKLOG)
+    except OSError as error:
+        raise DistNetworkError(f"cannot serve a store on {_ADDRESS}:{port}: {error.strerror}") from error
     port = listener.getsockname()[1]
     return TCPStore(_ADDRESS, port, is_master=True, master_listen_fd=listener.detach(), **options)
 

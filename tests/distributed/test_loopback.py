@@ -4,7 +4,7 @@ import socket
 from datetime import timedelta
 
 import pytest
-from torch.distributed import TCPStore
+from torch.distributed import DistNetworkError, TCPStore
 
 from neuron_dist import loopback
 
@@ -20,7 +20,7 @@ def test_a_store_serves_clients_on_the_loopback_address():
 
 def test_a_port_that_is_taken_is_told():
     server = loopback.store(wait_for_workers=False)
-    with pytest.raises(OSError, match="in use"):
+    with pytest.raises(DistNetworkError, match=f"127.0.0.1:{server.port}: .*in use"):
         loopback.store(server.port, wait_for_workers=False)
 
 

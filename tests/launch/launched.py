@@ -36,6 +36,15 @@ def launched(folder, *args, stdin="", interrupt=None, timeout=280):
     return result
 
 
+def launched_together(folders, *args):
+    """Runs ``neuron-dist ARGS`` in each of ``folders``, at the same time."""
+    return run_ranks(len(folders), _launch_one, [str(folder) for folder in folders], args, backend=None, timeout=280)
+
+
+def _launch_one(folders, args):
+    return _launch(folders[int(os.environ["RANK"])], args, "", None)
+
+
 def _launch(folder, args, stdin, interrupt):
     os.chdir(folder)
     place = Path(folder)

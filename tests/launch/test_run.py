@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import json
 import signal
+import socket
 
 import pytest
 
-from .launched import launched
+from .launched import launched, launched_together
 
 ASKING = """
 import atexit, os, random, sys
@@ -112,6 +113,25 @@ def test_the_store_is_this_machines_alone(tmp_path):
     assert run.code == 0, run.err
     (address,) = ast.literal_eval(run.out)
     assert address.startswith("0100007F:")  # 127.0.0.1
+
+
+def test_two_launchers_on_one_machine_find_each_other(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "sum.py").write_text(
+            "import torch, torch.distributed as dist\n"
+            "dist.init_process_group('neuron')\n"
+            "one = torch.ones(1, device='neuron')\n"
+            "dist.all_reduce(one)\n"
+            "print(one.item())\n"
+            "dist.destroy_process_group()\n"
+        )
+    rendezvous = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{port}", "--rdzv-id", "both")
+    for run in launched_together(folders, "run", "--nnodes", "2", *rendezvous, "-n", "1", "sum.py"):
+        assert (run.code, run.out) == (0, "2.0\n"), run.err
 
 
 def test_what_is_preloaded_is_imported_once(tmp_path):
