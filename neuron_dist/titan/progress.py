@@ -51,10 +51,11 @@ class Progress:
         )
 
     def left_s(self) -> float | None:
-        """Seconds until the last step has ended, by the median of the recent ones; None before the second."""
-        if not self._seconds:
+        """Seconds from now until the last step has ended, by the median of the recent ones; None before the second."""
+        if not self._seconds or self._ended_s is None:
             return None
-        return statistics.median(self._seconds) * (self.steps - self.step)
+        last_s = self._ended_s + statistics.median(self._seconds) * (self.steps - self.step)
+        return max(0.0, last_s - time.monotonic())
 
     def line(self) -> str:
         """``  simulated: 1.92 ms  ETA: 0:00:13``, as known before the step that is being logged has ended."""
