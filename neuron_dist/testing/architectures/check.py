@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,16 +57,24 @@ class Step:
 def check(kind: str) -> Row:
     """The row of one model type of ``AutoModel``'s mapping."""
     row = Row(kind)
+    built = False
     for model in _models(kind, row):
+        built = True
         for inputs in _tried(kind, model, row):
+            names = ", ".join(sorted(inputs))
             try:
                 cpus = _step(copy.deepcopy(model), inputs)
             except Exception as error:
-                _note(row, "inputs", f"{', '.join(sorted(inputs))}: {_short(error)}")
+                _note(row, "inputs", f"{names}: {_short(error)}")
+                continue
+            if cpus.backward and not any(gradient.any() for gradient in cpus.backward):
+                _note(row, "inputs", f"{names}: all gradients are zero, which compares nothing")
                 continue
             row.parameters = sum(p.numel() for p in model.parameters())
             row.inputs, row.tried = sorted(inputs), []
             return _judged(row, model, inputs, cpus)
+    if built:
+        _note(row, "inputs", "none of those made here are its forward's")
     stages = ("inputs", "size", "configuration")  # how far it came
     row.why = next((t for stage in stages for t in row.tried if t.startswith(stage)), "no inputs")
     row.recipe = ""
@@ -186,4 +195,5 @@ def compared(mine: list[torch.Tensor], cpus: list[torch.Tensor]) -> str:
 
 
 def _short(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+    text = re.sub(r"/\S*/site-packages/", "", " ".join(str(error).split()))
+    return f"{type(error).__name__}: {text[:160]}"

@@ -36,7 +36,8 @@ def candidates(kind: str, model: torch.nn.Module) -> Iterator[Inputs]:
         for modality in DATA["modalities"].values():
             yield from maker.mixed(modality)
     main = getattr(model, "main_input_name", "input_ids")
-    for name in dict.fromkeys((main, *DATA["main"])):
+    mains = [main] if isinstance(main, str) else main
+    for name in dict.fromkeys((*mains, *DATA["main"])):
         for row in DATA["main"].get(name, []):
             if set(row) <= maker.parameters:
                 yield from maker.completed(maker.make(row))
@@ -86,7 +87,11 @@ class _Maker:
             words = min(self.symbols["words"], CHOSEN_TOKEN - 1)
             return torch.randint(3, words, self._shape(what["tokens"]), generator=self.random)
         if "fill" in what:
-            return torch.full(self._shape(what["of"]), what["fill"])
+            value = what["fill"]
+            value = self._number(value) if isinstance(value, str) else value
+            return torch.full(self._shape(what["of"]), value)
+        if "join" in what:
+            return torch.cat([self._tensor(part) for part in what["join"]], dim=1)
         if "grid" in what:
             batch, rows, columns = self._shape(what["grid"])
             return torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).repeat(

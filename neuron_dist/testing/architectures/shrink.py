@@ -12,6 +12,8 @@ import yaml
 __all__ = ["needs", "recipes", "shrunk"]
 
 LEAST = 2
+TYPES = ("layer_types", "layers_block_type")
+"""Fields that name the type of each layer."""
 
 
 DATA: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("shrink.yaml").read_text())
@@ -106,13 +108,14 @@ def _divided(name: str, value: Any, divide: dict[int, list[str]]) -> Any:
 def _per_layer(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Lists with an entry for each layer follow the number of layers; the configuration makes most of them anew."""
     layers = old.get("num_hidden_layers")
-    if isinstance(old.get("layer_types"), list) and new.get("num_hidden_layers") != layers:
-        kinds = list(dict.fromkeys(old["layer_types"]))
-        new["layer_types"] = (kinds * 2)[: max(2, len(kinds))]
-        new["num_hidden_layers"] = len(new["layer_types"])
+    named = next((name for name in TYPES if isinstance(old.get(name), list)), None)
+    if named is not None and new.get("num_hidden_layers") != layers:
+        kinds = list(dict.fromkeys(old[named]))
+        new[named] = (kinds * 2)[: max(2, len(kinds))]
+        new["num_hidden_layers"] = len(new[named])
     if layers and new.get("num_hidden_layers") != layers:
         for name, value in old.items():
             one_each = isinstance(value, list) and len(value) == layers
-            if name != "layer_types" and (one_each or name in DATA["derived"]):
+            if name not in TYPES and (one_each or name in DATA["derived"]):
                 new[name] = None
     return {name: value for name, value in new.items() if value is not None or old[name] is None}
