@@ -9,8 +9,6 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 PIP_ARGS ?=
-# processes that `make test` shares its files among; each starts ranks of its own
-JOBS ?= 2
 RANKS ?=
 RECIPE ?= configs/recipes/llama3_debug.yaml
 ARGS ?=
