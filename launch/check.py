@@ -63,18 +63,18 @@ def command(
     from neuron_dist.titan.problems import EXIT_RECIPE, RecipeError
 
     settings = [*([f"launch.ranks={ranks}"] if ranks else []), *settings]
+    fits = True
     try:
         plan = check(recipe, settings, device=device, backend=backend)
+        click.echo(_head(plan))
+        click.echo(f"\n{_config(plan, everything)}")
+        click.echo(f"\n{_mesh(plan)}")
+        if not no_memory:
+            text, fits = _memory(plan, attention)
+            click.echo(f"\n{text}")
     except RecipeError as error:
         click.echo(f"neuron-dist check: {error}", err=True)
         sys.exit(EXIT_RECIPE)
-    click.echo(_head(plan))
-    click.echo(f"\n{_config(plan, everything)}")
-    click.echo(f"\n{_mesh(plan)}")
-    fits = True
-    if not no_memory:
-        text, fits = _memory(plan, attention)
-        click.echo(f"\n{text}")
     click.echo(f"\n{_fidelity(plan)}")
     sys.exit(0 if fits else DOES_NOT_FIT)
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from neuron_dist.titan.shims import torch_knows_spmd_types
 from tests.launch.run import call, refused
 from tests.titan.torchrun import needs_neuron
 
@@ -48,6 +49,15 @@ def test_a_wrong_recipe_ends_with_2():
     text = refused("check llama3_debug --set training.stepz=5 -n 3")
     assert "training.stepz: 5 unknown key in training; did you mean 'steps'" in text
     assert "multiply to 4, expected 3" in text
+
+
+@pytest.mark.skipif(torch_knows_spmd_types(), reason="torch has what the model asks for")
+def test_what_torchtitan_cannot_lay_out_is_a_problem_of_the_recipe(tmp_path):
+    recipe = tmp_path / "muse.yaml"
+    recipe.write_text("module: muse_glimmer\nconfig: muse_glimmer_debugmodel\ndata: {corpus: python}\n")
+    text = refused(f"check {recipe} -n 2 --set parallelism.data_parallel_shard_degree=2")
+    assert "muse.yaml:2: config: 'muse_glimmer_debugmodel' TorchTitan cannot lay it out so: " in text
+    assert "Muse Glimmer only supports" in text
 
 
 def test_groups_that_torchneuron_refuses():

@@ -52,8 +52,8 @@ class Need:
 def needs(plan: Plan, attention: str = "fused") -> list[Need]:
     """What each pipeline rank of a plan needs, in order, with one of :data:`.trace.ATTENTION`.
 
-    Raises RuntimeError in a process that has a process group, and whatever TorchTitan raises for a model that it cannot
-    parallelize so.
+    Raises RuntimeError in a process that has a process group, and :class:`RecipeError` where TorchTitan cannot lay the
+    model out so.
     """
     stages = stages_of(plan.config, plan.layout)
     with Tracer(plan, attention) as tracer:

@@ -25,6 +25,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from neuron_dist.titan.check import Plan
+from neuron_dist.titan.problems import Problem, RecipeError
 from neuron_dist.titan.sizing.live import LiveBytes, allocated_bytes
 from neuron_dist.titan.sizing.stages import Stage, sample_config
 
@@ -160,15 +161,21 @@ class Tracer:
             names += ["tok_embeddings"] * stage.sample.first
             names += ["norm", "lm_head"] * stage.sample.last
             model = _split_module(model, names)
-        return config.model_spec.parallelize_fn(
-            model,
-            parallel_dims=self.dims,
-            training=config.training,
-            parallelism=config.parallelism,
-            compile_config=_no_compile(config.compile),
-            ac_config=config.activation_checkpoint,
-            dump_folder=config.dump_folder,
-        )
+        try:
+            return config.model_spec.parallelize_fn(
+                model,
+                parallel_dims=self.dims,
+                training=config.training,
+                parallelism=config.parallelism,
+                compile_config=_no_compile(config.compile),
+                ac_config=config.activation_checkpoint,
+                dump_folder=config.dump_folder,
+            )
+        except (NotImplementedError, ValueError) as error:  # what TorchTitan says of layouts that it does not have
+            recipe = self.plan.recipe
+            expected = f"TorchTitan cannot lay it out so: {' '.join(str(error).split())}"
+            problem = Problem(recipe.source.where("config"), "config", recipe.own.config, expected)
+            raise RecipeError([problem]) from error
 
     def _run(self, model: Any, stage: Stage, probe: _Probe) -> None:
         config, device = self.config, self.plan.device
