@@ -90,9 +90,10 @@ def job_seconds(on: bool, steps: int) -> float:
     command += ["-m", "neuron_dist.train", "--recipe", "llama3_debug", "--set", *settings]
     with tempfile.TemporaryDirectory() as folder:
         env["NEURON_DIST_TRACE"] = f"{folder}/trace" if on else ""
+        env["TMPDIR"] = folder  # where torchrun leaves a folder of its own
         done = subprocess.run(
             [*command, f"dump_folder={folder}"],
-            env={**env, "TMPDIR": folder},  # where torchrun leaves a folder of its own
+            env=env,
             capture_output=True,
             text=True,
             cwd=HERE.parent,
